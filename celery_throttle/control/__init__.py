@@ -1,1 +1,1 @@
-"""What an operator touches: how limits stand, who holds, who waits and why; steering them."""
+"""The tools of operators: the status of limits, holders and parked tasks, and changes of limits at run time."""

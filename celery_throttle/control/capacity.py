@@ -1,4 +1,4 @@
-"""What the live workers can take: the queues that they consume, and their free slots."""
+"""The capacity of the live workers: the queues that they consume, and their free slots."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ __all__ = ["asked_workers", "slots_for", "starts_per_second"]
 
 
 def asked_workers(app: Any) -> tuple[set[str] | None, list[Slots] | None]:
-    """Return what the workers consume, and their free slots: both are asked at once, since each takes a second."""
+    """Return the queues that the workers consume, and their free slots.
+
+    Both requests run at the same time, because each takes a second.
+    """
     with ThreadPoolExecutor(1, "celery-throttle-slots") as pool:
         slots = pool.submit(free_slots, app)
         return consumed(app), slots.result()
 
 
 def slots_for(starts: Counter[BrokerQueue], workers: list[Slots] | None, reader: Reader) -> int | None:
-    """Return how many of these starts have a free slot now, by queue; None if that is not known.
+    """Return how many of these starts (by queue) have a free slot now; None if that is not known.
 
     Permits outside of tasks need no slot. Workers of other brokers cannot be asked.
     """
@@ -54,13 +57,13 @@ def slots_for(starts: Counter[BrokerQueue], workers: list[Slots] | None, reader:
 def starts_per_second(
     reader: Reader, waiters: list[Waiter], own: list[LimitStatus], workers: list[Slots] | None
 ) -> float | None:
-    """Return how many tasks would start each second, by rates, permits, slots and how long runs took; None: unknown."""
+    """Return the estimated starts a second, by rates, permits, slots and past run times; None: not known."""
     lines = [each for each in own if each.parked and not each.stopped]
     if not lines:
         return None
     by_rate = sum(min((rate.per_second for rate in each.rates_in_force), default=inf) for each in lines)
     runs = sum(inf if each.in_force is None else each.in_force for each in lines)
-    if len(waiters) >= MOST and len(lines) > 1:  # there are more keys than were seen
+    if len(waiters) >= MOST and len(lines) > 1:  # not all keys were read
         by_rate = runs = inf
     queues = {each.queue.name for each in waiters}
     if workers is not None:

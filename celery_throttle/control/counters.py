@@ -1,7 +1,7 @@
-"""What was counted of limits since they were first used, as metrics: counters, and how long tasks waited.
+"""Metrics of the history: counters and wait times by limit, and the errors of the store.
 
-And of the store itself, which belongs to no limit. They begin anew when a limit was not used for two days, when the
-store was emptied, and after some billions, as counters may.
+A counter restarts at 0 after two days without use of its limit, after a loss of the store's data, and after some
+billions.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ COUNTERS = {
     "ended_total": "Runs that ended.",
     "failed_total": "Runs that failed.",
     "run_seconds_total": "How long they ran.",
-    "parked_total": "Tasks that got in line.",
+    "parked_total": "Tasks that were parked.",
     "sent_back_total": "Runs that raised RateLimited.",
-    "refused_total": "Tasks that were not parked, since as many waited as may.",
-    "duplicates_total": "Tasks that did not run, since another call of them had the identity lock.",
+    "refused_total": "Tasks that were not parked, because max_parked tasks were parked already.",
+    "duplicates_total": "Tasks that did not run, because another call of them had the identity lock.",
     "reclaimed_total": "Permits of lost workers that were reclaimed.",
 }
 #: By group.
 ERRORS = {
-    "store_errors_total": "How often workers lost the store, or it refused a call of theirs: told once they reach it.",
+    "store_errors_total": "How often workers lost the store, or it refused a call. Reported once they reach it.",
 }
 WAIT = {"wait_seconds": "How long runs waited in line before they started; 0: not at all."}
-#: Every second of the bounds: each is four times the one before, from 20 ms to 1.5 h.
+#: Each second bound of WAITS: a bound is four times the one before, from 20 ms to 1.5 h.
 _BOUNDS = range(0, len(WAITS), 2)
 
 

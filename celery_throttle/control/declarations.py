@@ -1,4 +1,4 @@
-"""Limits that workers, or this code, declare differently."""
+"""Find limits that workers, or workers and this code, declare differently."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def declared_differently(reader: Reader, holders: Sequence[Holder]) -> Iterator[
     """Yield the limits that two live workers declare differently.
 
     Args:
-        reader: of one group of limits.
-        holders: of the group; a worker that renews a lease is alive.
+        reader: the reader of one group of limits.
+        holders: the holders of the group; a worker that renews a lease is alive.
     """
     renews = {each.worker for each in holders if each.lease_left > 0}
     patience = max(reader.store.lease, _CALLS_WITHIN)
@@ -56,7 +56,7 @@ def _differing(status: LimitStatus, versions: dict[str, list[str]]) -> Finding:
 
 
 def declared_in_store(status: LimitStatus) -> str:
-    """Return what the worker that started last has declared, for people."""
+    """Return the declaration of the worker that started last, as text for people."""
     parts = [] if status.permits is None else [str(status.permits)]
     parts += [f"{each.rate} (burst {each.burst})" for each in status.rates]
     return ", ".join(parts + ([] if status.max_parked is None else [f"max_parked={status.max_parked}"]))

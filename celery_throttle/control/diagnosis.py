@@ -1,4 +1,4 @@
-"""Whether the store, the tasks and the lines are as they should be."""
+"""Check the store, the options of tasks, and the lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.declarations import declared_differently, declared_in_store
 from celery_throttle.control.lost_runs import running_twice
-from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
+from celery_throttle.control.queues import NO_ANSWER, consumed
 from celery_throttle.control.reader import MOST, Reader, readers
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.control.silent import silent_workers
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 
-#: Lines that are looked at, each with one call.
+#: The most lines that are checked, each with one call.
 _MOST_LINES = 50
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """How everything is.
+    """The result of the checks.
 
     Attributes:
-        stores: the servers that were looked at: one for all groups of limits, in a cluster one for each group.
-        findings: a sentence, with the fix, for each thing that needs attention.
-        unchecked: a sentence for each thing that could not be looked at.
-        services: the brokers whose workers use the store, the app's own among them.
+        stores: the checked servers: one for all groups of limits, in a cluster one for each group.
+        findings: a sentence with the fix for each problem.
+        unchecked: a sentence for each part that could not be checked.
+        services: the brokers whose workers use the store, with the app's own.
     """
 
     stores: tuple[StoreFacts, ...]
@@ -54,11 +54,11 @@ class Diagnosis:
 
 
 def diagnose(app: Any) -> Diagnosis:
-    """Look at the store, at the options of the app's tasks and at those who wait.
+    """Check the store, the options of the app's tasks, and the parked tasks.
 
     Raises:
         ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or does not let us in.
+        StoreUnavailable: the store does not answer, or denies access.
     """
     app.finalize(auto=True)
     stores: list[StoreFacts] = []
@@ -67,7 +67,7 @@ def diagnose(app: Any) -> Diagnosis:
     for facts, found in examined(app):
         stores.append(facts)
         findings += found
-        unchecked += [f"The store does not tell: {', '.join(facts.unknown)}."] if facts.unknown else []
+        unchecked += [f"The store does not report: {', '.join(facts.unknown)}."] if facts.unknown else []
     findings += remarks(app)
     services: dict[str, Service] = {}
     for reader in readers(app):
@@ -76,21 +76,21 @@ def diagnose(app: Any) -> Diagnosis:
             holders = reader.holders(None, MOST)
             differing = list(declared_differently(reader, holders))
             named = {each.limit for each in differing}
-            findings += [told for name, told in declared_otherwise(app, reader) if name not in named]
+            findings += [sentence for name, sentence in declared_otherwise(app, reader) if name not in named]
             findings += map(
                 _in_a_line, [*differing, *silent_workers(reader, holders), *running_twice(reader.lost_runs())]
             )
             findings += _set_aside(reader)
-            findings += _nobody_consumes(app, reader, unchecked)
-        except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
-            findings.append(f"who holds and who waits cannot be read: {error}")
+            findings += _unconsumed(app, reader, unchecked)
+        except StoreUnavailable as error:  # the store has just answered other commands, so it refuses these
+            findings.append(f"holders and parked tasks cannot be read: {error}")
     return Diagnosis(
         tuple(stores), tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(unchecked)), tuple(services.values())
     )
 
 
 def examined(app: Any) -> Iterator[tuple[StoreFacts, list[str]]]:
-    """Yield the facts of each server that has limits of the app, and a sentence for what is wrong with it."""
+    """Yield the facts of each server that has limits of the app, with a sentence for each problem of the server."""
     settings = settings_of(app)
     groups = [each.group for each in readers(app)]
     for group in groups if "+cluster://" in settings.url else groups[:1]:
@@ -100,12 +100,12 @@ def examined(app: Any) -> Iterator[tuple[StoreFacts, list[str]]]:
 def declared_otherwise(
     app: Any, reader: Reader, known: Iterable[LimitStatus] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield the limits of which workers of another version than this code have said something else, and what.
+    """Yield (limit, sentence) for each limit that the store has with another declaration than this code.
 
     Args:
         app: the Celery app.
-        reader: of one group.
-        known: how its limits stand, if that was just read.
+        reader: the reader of one group.
+        known: the status of the group's limits, if the caller has just read it.
     """
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())
@@ -114,11 +114,11 @@ def declared_otherwise(
     for stands in reader.stand(list(ours)) if mine is None else mine:
         limit = ours[stands.name]
         if stands.declared and _of_code(limit) != _of_store(stands):
-            told = (
+            sentence = (
                 f"Limit {limit.name} is {described(limit.declared)} in this code, and {declared_in_store(stands)} in "
                 f"that of the worker that started last: restart the workers that have the older one"
             )
-            yield limit.name, told
+            yield limit.name, sentence
 
 
 def _of_code(limit: Limit) -> tuple[object, ...]:
@@ -136,14 +136,14 @@ def _in_a_line(finding: Finding) -> str:
 def _set_aside(reader: Reader) -> Iterator[str]:
     for each in reader.set_aside(MOST):
         if not each.task_id:
-            yield f"What the store had in {one_line(str(each))}: see ThrottleControl(app).set_aside()"
+            yield f"Field {one_line(str(each))}: see ThrottleControl(app).set_aside()"
             continue
         why = f"its record in the store is {each.why}: see ThrottleControl(app).set_aside()"
         yield f"Task {each.task_id} cannot start, {why}"
 
 
-def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
-    """Yield the queues of parked tasks that no worker takes."""
+def _unconsumed(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
+    """Yield a sentence for each queue of parked tasks without a worker, or without a free slot."""
     parked = [
         each
         for each in reader.parked(None, MOST)
@@ -153,7 +153,7 @@ def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator
     passed = _passed_over(reader, parked)
     taken = consumed(app) if parked else set()
     if taken is None:
-        unchecked.append(NOBODY_ANSWERED)
+        unchecked.append(NO_ANSWER)
     for queue, count in sorted(waiting.items()):
         if taken is not None and queue not in taken:
             yield (
@@ -165,7 +165,10 @@ def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator
 
 
 def _passed_over(reader: Reader, parked: list[Parked]) -> set[str]:
-    """Return the queues that were offered a start which no worker took; whoever is last in a line knows them."""
+    """Return the queues that were offered a start that no worker took.
+
+    The view of the last task in a line lists the queues before it.
+    """
     last = {(each.limit, each.key): each.task_id for each in parked}
     views = (reader.explain(task_id) for task_id in list(last.values())[:_MOST_LINES])
     return {each.queue for view in views for each in view.ahead if each.passed_over}

@@ -1,4 +1,4 @@
-"""Publish parked tasks again, to the queues that they came from."""
+"""Publish parked tasks to the queues that they came from."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["borrow", "drain"]
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of messages that one call reads.
+#: The most bytes of messages that one call reads.
 _BYTES = 4_000_000
-# What belongs to one delivery, and is made anew for the next one; and what `publish` has parameters for.
+# Properties of one delivery, which the next one gets by itself; and properties that `publish` takes by name.
 _OF_A_DELIVERY = ("body_encoding", "delivery_info", "delivery_tag")
 _BY_NAME = ("application_headers", "content_encoding", "content_type", "expiration", "headers")
 
 
 def drain(app: Any, places: Iterable[Reader], by: str, why: str, *, dry_run: bool) -> tuple[Drained, ...]:
-    """Publish all parked tasks of the app's own broker again, or count them; see `ThrottleControl.drain`."""
+    """Publish all parked tasks of the app's own broker, or count them; see `ThrottleControl.drain`."""
     drained: Counter[str] = Counter()
     left: Counter[str] = Counter()
     elsewhere: Counter[str] = Counter()
@@ -59,17 +59,17 @@ def drain(app: Any, places: Iterable[Reader], by: str, why: str, *, dry_run: boo
 
 
 def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
-    """Publish the messages of these parked tasks, in this order, and take each out of the store after that.
+    """Publish the messages of these parked tasks, in this order, and then remove them from the store.
 
-    If this is killed in between, up to a page of them are in their queues and, when the lease has ended, in their
-    places in the store, too.
+    If the process is killed in between, up to a page of tasks are in their queues, and also parked again once the lease
+    has ended.
 
     Returns:
-        How many were published to each queue.
+        The number of published messages of each queue.
 
     Raises:
         StoreUnavailable: the store did not answer, or refused.
-        kombu.exceptions.OperationalError: the broker does; what could not be published is parked as before.
+        kombu.exceptions.OperationalError: the broker did not answer, or refused; the other tasks stay parked.
     """
     ids, change = [each.task for each in tasks], ""
     drained: Counter[str] = Counter()
@@ -84,20 +84,22 @@ def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) ->
                     if queues.put(each):
                         published[each.task] = each.queue.name
             except BaseException:
-                with suppress(StoreUnavailable):  # else they are back when their lease has ended
-                    _say(place, nonce, lent, published, by, why, change)
+                with suppress(StoreUnavailable):  # without this report, the store takes them back after the lease
+                    _report(place, nonce, lent, published, by, why, change)
                 raise
-            change = _say(place, nonce, lent, published, by, why, change)
+            change = _report(place, nonce, lent, published, by, why, change)
             drained.update(published.values())
     return drained
 
 
 def borrow(place: Reader, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
-    """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
+    """Borrow the messages of the first of these parked tasks; return the number of tasks seen, and the messages."""
     return place.read(read_lent, place.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
 
 
-def _say(place: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str) -> str:
+def _report(
+    place: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str
+) -> str:
     others = [each.task for each in lent if each.task not in published]
     number, _ = place.ask(place.store.unparked(nonce, by, why, change, list(published), others))
     text: str = number.decode()
@@ -108,18 +110,18 @@ class _Queues:
     """The broker's queues.
 
     Args:
-        app: whose broker.
-        connection: to it, connected.
+        app: the app of the broker.
+        connection: an open connection to the broker.
     """
 
     def __init__(self, app: Any, connection: Any) -> None:
         self._app, self._connection = app, connection
-        # Not the app's producer, which has an exchange: by the default one a queue is reached by its name.
+        # The app's producer has an exchange; the default exchange reaches a queue by its name.
         self._producer = Producer(connection.channel(), auto_declare=False)
         self._known: set[str] = set()
 
     def put(self, lent: Lent) -> bool:
-        """Publish a message as it was, to its queue; False if it is not readable."""
+        """Publish a message unchanged to its queue; False if the message is unreadable."""
         try:
             message: Any = unpack(lent.message, None, redelivered=False)
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -141,13 +143,13 @@ class _Queues:
         return True
 
     def _make_sure_of(self, queue: str) -> None:
-        """A broker of AMQP takes a message for a queue that it does not have, and forgets it."""
+        """Declare the queue if it is missing, because an AMQP broker discards messages for missing queues."""
         if queue in self._known or not _is_amqp(self._connection):
             return
         try:
             with self._connection.channel() as channel:
                 channel.queue_declare(queue, passive=True)
-        except self._connection.channel_errors:  # which closed it
+        except self._connection.channel_errors:  # the error has closed the channel
             with self._connection.channel() as channel:
                 self._app.amqp.queues[queue](channel).declare()
         self._known.add(queue)
@@ -155,7 +157,7 @@ class _Queues:
 
 @contextmanager
 def _queues(app: Any) -> Iterator[_Queues]:
-    # A message has left us when the broker says that it has it.
+    # The store may forget a message only after the broker has confirmed it.
     options = {"confirm_publish": True} if _is_amqp(app.connection_for_write()) else {}
     with reached(app.connection_for_write, app.conf.broker_connection_timeout, **options) as connection:
         yield _Queues(app, connection)

@@ -1,4 +1,4 @@
-"""Explain a task: its state in the store, when its turn comes, and what became of it if it is gone."""
+"""Explain a task: its state in the store, its estimated start, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["explain"]
 
 
 def explain(readers: Sequence[Reader], task_id: str) -> Explanation:
-    """Return what a task is doing; ``readers``: one for each group of limits."""
+    """Return the explanation of a task; ``readers``: one for each group of limits."""
     views = [(reader.explain(task_id), reader) for reader in readers]
     found = [(explained(task_id, view), view, reader) for view, reader in views]
     explanation, view, reader = next((each for each in found if each[0].state != "unknown"), found[0])

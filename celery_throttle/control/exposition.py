@@ -1,9 +1,8 @@
-"""Metrics as text that Prometheus reads.
+"""Write metrics as text for Prometheus, in its own format (0.0.4).
 
-Written here, in some thirty lines, and not by prometheus_client: all that we have is read from the store at once, there
-is no registry to keep, and ``celery throttle metrics`` is to work wherever the library does, also from cron. What that
-library would add is 210 KB, a tenth of a second for its import, and a collector of ours around it just as long as this
-file. The format is Prometheus' own (0.0.4).
+This module does not use prometheus_client. All values come from one look at the store, so there is no registry to keep.
+``celery throttle metrics`` has to work without further packages, also from cron. That library would add 210 KB, a tenth
+of a second for its import, and a collector as long as this file.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTENT_TYPE", "Metric", "Sample", "exposition"]
 
-#: What a web page that serves it has to say.
+#: The Content-Type header of an HTTP response with this text.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -26,12 +25,12 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True)
 class Sample:
-    """One value.
+    """One value of a metric.
 
     Attributes:
-        labels: what it is of; control characters in them are escaped, since names of queues may have any.
+        labels: the labels; their control characters are escaped, because names of queues may have any.
         value: the number.
-        suffix: which of the values of a histogram it is.
+        suffix: the suffix of a value of a histogram.
     """
 
     labels: dict[str, str]
@@ -44,11 +43,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Metric:
-    """What is measured.
+    """A metric with its values.
 
     Attributes:
-        name: of the metric.
-        help: what it says.
+        name: the name of the metric.
+        help: its help text.
         samples: its values.
         kind: ``gauge``, ``counter`` or ``histogram``.
     """

@@ -1,4 +1,4 @@
-"""What a report finds: what is wrong, why, what to do; and the fixed order of that."""
+"""The findings of a report: the problem, its reason and the fix, in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Commands", "Finding", "in_order", "waiting"]
 
-#: The kinds of findings, in the order in which they are told.
+#: The kinds of findings, in the order of the report.
 KINDS = (
     *(
         "store",
@@ -30,27 +30,27 @@ KINDS = (
         "no-worker",
         "undeclared",
     ),  # work is lost, or cannot be done
-    *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # somebody said so, or hangs
-    *("full", "rate", "barred", "declared", "set-up"),  # as it was meant, or nothing has come of it yet
+    *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # an operator's change, or a hanging task
+    *("full", "rate", "barred", "declared", "set-up"),  # intended, or without effect so far
 )
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """A problem, or a remark.
 
     Attributes:
-        kind: which rule found it, one of `KINDS`.
-        alarm: whether it needs somebody; else it is a remark.
-        what: what is wrong, a sentence.
-        why: as far as that is known.
-        do: what to type, or to do, in this order.
-        limit: which it is about, None if it is about none.
-        key: the value of its key.
-        queue: which it is about.
-        waits: how many tasks wait for that reason.
-        since: when the first of them came, by the store's clock; None if none is known to wait.
+        kind: the rule that made the finding, one of `KINDS`.
+        alarm: whether the finding needs an operator; else it is a remark.
+        what: the problem, a sentence.
+        why: the reason, as far as it is known.
+        do: the commands or steps of the fix, in this order.
+        limit: the limit of the finding, None if it is about none.
+        key: the value of the limit's key.
+        queue: the queue of the finding, None if it is about none.
+        waits: the number of tasks that wait for this reason.
+        since: the arrival time of the first of them, by the store's clock; None if none is known to wait.
     """
 
     kind: str
@@ -71,28 +71,28 @@ class Finding:
 
 
 class Commands(NamedTuple):
-    """How the commands of whoever reads this begin, and which options all of them have."""
+    """The beginning of the reader's commands, and the options that all of them have."""
 
     begin: str = "celery -A proj"
     options: tuple[str, ...] = ()
 
     def throttle(self, command: str, bucket: Bucket | None = None, *values: str, dry_run: bool = False) -> str:
-        """Return a ``throttle`` command, to be pasted into a shell whatever the names are."""
+        """Return a ``throttle`` command for a shell, with quoted names."""
         words = [command]
         if bucket is not None:
             words += [] if bucket.key is None else [f"--key={bucket.key}"]
             words += ["--dry-run"] if dry_run else []
             words += ["--", bucket.name] if bucket.name.startswith("-") else [bucket.name]
-        # What stands behind "--" is no option any more.
+        # Words after "--" are no options.
         words[1:1] = self.options
         return f"{self.begin} throttle {shlex.join([*words, *values])}"
 
     def worker(self, queue: str) -> str:
-        """Return what starts a worker of a queue."""
+        """Return the command that starts a worker of a queue."""
         return f"{self._of_app} worker {shlex.join(['-Q', queue])}"
 
     def inspect(self, method: str, node: str) -> str:
-        """Return what asks one worker by remote control."""
+        """Return the command that queries one worker by remote control."""
         return f"{self._of_app} inspect {shlex.join([method, '-d', node])}"
 
     @property
@@ -101,7 +101,7 @@ class Commands(NamedTuple):
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by kind, those first whose tasks wait for longest; keys of a limit as one."""
+    """Return findings by kind, the longest waits first; findings of several keys of a limit are merged."""
     merged: dict[object, list[Finding]] = {}
     for each in sorted(findings, key=_rank):
         alike = (each.kind, each.alarm, each.limit) if each.key is not None else each
@@ -118,13 +118,13 @@ def _as_one(several: list[Finding]) -> Finding:
     first = several[0]
     if len(several) == 1:
         return first
-    others = f" So it is with {counted(len(several) - 1, 'more key')} of {first.limit}."
+    others = f" The same holds for {counted(len(several) - 1, 'more key')} of {first.limit}."
     return replace(first, what=first.what + others, waits=sum(each.waits for each in several))
 
 
 def waiting(count: int, since: datetime | None, now: datetime) -> str:
-    """Return how many wait, and how long the first of them does: ``12 tasks wait, the first for 3h 5m``."""
+    """Return the number of parked tasks and the wait of the first: ``12 tasks wait, the first for 3h 5m``."""
     if not count:
-        return "nobody waits"
+        return "no task waits"
     first = f", the first for {span((now - since).total_seconds())}" if since else ""
     return f"{counted(count, 'task')} {'waits' if count == 1 else 'wait'}{first}"

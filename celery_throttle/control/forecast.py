@@ -1,7 +1,7 @@
-"""What another number of permits, or another rate, would do: how many start now, and what keeps the others.
+"""Forecast a change of a limit: the number of tasks that start, and the reasons why the others wait.
 
-Played through on what the store has, as the gate would do it: in order, a line stops at the first that its own limit
-refuses, and who is refused by another limit goes to the line of that one.
+The forecast simulates the gate on the data of the store. Tasks start in order. A line stops at the first task that its
+own limit refuses. A task that another limit refuses goes to the line of that limit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from celery_throttle.control.capacity import asked_workers, slots_for, starts_pe
 from celery_throttle.control.overrides import Override
 from celery_throttle.control.pace import Pace, pace_in
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import NOBODY_ANSWERED
+from celery_throttle.control.queues import NO_ANSWER
 from celery_throttle.control.reader import MOST
 from celery_throttle.control.taking_back import TakingBack, without
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.limit_status import Said, rates_text
+from celery_throttle.store.limit_status import RuntimeOverride, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bound", "Forecast", "forecast"]
 
-#: What is so after a change that ends another one, and where there is nothing to end.
+#: The result of a change that ends another one, in words; and the words where there is nothing to end.
 _ENDED: dict[str, str] = {
     "resume": "not paused any more",
     "enable": "enforced again",
@@ -47,14 +47,14 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True)
 class Bound:
-    """What would keep tasks waiting.
+    """A reason why tasks would wait.
 
     Attributes:
-        why: in words.
-        tasks: how many it would keep, with those behind them in line.
-        limit: which limit it is, None if it is none.
-        key: the value of its key.
-        queue: which no worker consumes that answers, None if it is not that.
+        why: the reason, in words.
+        tasks: the number of tasks that would wait, with those behind them in line.
+        limit: the limit that refuses them, None if no limit does.
+        key: the value of the limit's key.
+        queue: the queue without a worker that answers, None for another reason.
     """
 
     why: str
@@ -69,30 +69,30 @@ class Bound:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What other permits, or another rate, would do.
+    """The effect of other permits, another rate, or the end of a runtime override.
 
     Attributes:
-        limit: of which limit.
-        key: the value of its key, None for the limit with all its keys.
-        permits: how many there would be; of a limit with keys, for each; None: any number.
-        permits_before: in force now; None: any number.
-        starts: how many tasks would start at once, if workers have slots for them.
+        limit: the name of the limit.
+        key: the value of the limit's key, None for the limit with all its keys.
+        permits: the permits after the change; of a limit with keys, for each key; None: any number.
+        permits_before: the permits in force now; None: any number.
+        starts: the number of tasks that would start at once, if workers have slots for them.
         at_most: whether a rate may let fewer of them start.
-        drains: how many more run than may then; where they do, none starts until they have ended.
-        bounds: what keeps the others, in the order in which it does.
-        looked_at: how many of those who wait were looked at, the first ones.
-        parked: how many wait in its lines, or need permits of it in others.
-        gone_in: about how many seconds it takes until they are gone as fast as the line moves now; None if it does not
-            move, no task waits, or the rate would be another one.
-        unchecked: a sentence for each thing that could not be looked at.
-        rates: those that there would be; none: it has no rate.
-        rates_before: in force now.
-        least: how many seconds it takes at the least until those who wait in the line are gone, with another rate; None
-            if nobody waits, the rate stays as it is, or the limit has keys.
-        after: which change ends another one; "": it is an override.
-        changes: whether anything would change.
-        slots: how many of those that would start have a free slot of a live worker; None if that is not known.
-        per_second: about how many would start each second from then on, where ``after`` is given and that is known.
+        drains: the number of runs above the new limit; while there are any, no task starts.
+        bounds: the reasons why other tasks would wait, in the order of the simulation.
+        looked_at: the number of parked tasks that were simulated, from the heads of the lines.
+        parked: the number of parked tasks in the limit's lines, or in other lines with need of its permits.
+        gone_in: the estimated seconds until the line is empty at its present pace; None if the line does not move, no
+            task waits, or the rate would change.
+        unchecked: a sentence for each part that could not be checked.
+        rates: the rates after the change; empty: none.
+        rates_before: the rates in force now.
+        least: the least seconds until the line is empty with the new rate; None if no task waits, the rate stays, or
+            the limit has keys.
+        after: the change that ends another one; "" for an override.
+        changes: whether the change has an effect.
+        slots: the number of starts for which a live worker has a free slot; None if it is not known.
+        per_second: the estimated starts a second after the change, with ``after`` only; None if it is not known.
     """
 
     limit: str
@@ -129,7 +129,7 @@ class Forecast:
         if self.parked > self.looked_at:
             yield f"Of {counted(self.parked, 'task')} that wait, {self.looked_at} in its lines were looked at."
         elif not self.bounds and not self.at_most:
-            yield "Nobody would wait for it any longer." if self.starts else "Nobody waits for it."
+            yield "No task would wait for it any longer." if self.starts else "No task waits for it."
         if self.least is not None:
             yield f"At {rates_text(self.rates)} it takes {span(self.least)} at the least until the line is gone."
         if self.gone_in is not None:
@@ -161,7 +161,7 @@ class Forecast:
 
 
 def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Forecast:
-    """Say what an override of a limit (with all its keys), or of one key, would do, or the end of one."""
+    """Return the effect of a change: an override of a limit (with all its keys) or of one key, or the end of one."""
     waiters = reader.waiters(bucket, MOST)
     needed = {need.bucket for each in waiters for need in each.needs}
     others = {each: reader.waiters(each, 1) for each in sorted(needed - {each.line for each in waiters}, key=str)}
@@ -172,13 +172,13 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Fo
     unchecked: list[str] = []
     change: TakingBack | Literal[""]
     parked = before.parked_in_all
-    # What workers of other brokers consume cannot be asked by this app's remote control.
+    # The remote control of this app does not reach the workers of other brokers.
     queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
     taken, workers = asked_workers(reader.app) if queues else (set(), None)
     if taken is None:
-        unchecked.append(NOBODY_ANSWERED)
+        unchecked.append(NO_ANSWER)
     if reader.clock()[1]:
-        unchecked.append("What is held: the store has just lost its data, and workers put it back.")
+        unchecked.append("The holders: the store has just lost its data, and workers put them back.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
     dead = set() if taken is None else {each for each in queues if each.name not in taken}
     play = Play(dict(after), firsts, dead)
@@ -217,7 +217,7 @@ def _after(
     stands: dict[Bucket, LimitStatus],
     own: list[LimitStatus],
 ) -> dict[Bucket, LimitStatus]:
-    """Return how the limits would stand."""
+    """Return the status of the limits after the change."""
     if not isinstance(asked, Override):
         return without(reader, bucket, asked, stands)
     soonest = _soonest(reader, own, asked)
@@ -225,7 +225,7 @@ def _after(
 
 
 def _has_less(asked: Override | TakingBack, before: LimitStatus, after: LimitStatus) -> bool:
-    """Whether this change is what lets fewer run."""
+    """Return whether this change reduces the permits in force."""
     if isinstance(asked, Override):
         return after.in_force == asked.permits
     return after.in_force != before.in_force
@@ -236,7 +236,7 @@ def _is_meant(status: LimitStatus, bucket: Bucket) -> bool:
 
 
 def _soonest(reader: Reader, own: list[LimitStatus], asked: Override) -> dict[Bucket, float]:
-    """Return when each could start next with the other rates."""
+    """Return the seconds until the next start of each bucket with the other rates."""
     if not asked.rates:
         return {}
     found = reader.stand([each.bucket.text for each in own], asked.rates_declared)
@@ -244,20 +244,20 @@ def _soonest(reader: Reader, own: list[LimitStatus], asked: Override) -> dict[Bu
 
 
 def _changed(status: LimitStatus, bucket: Bucket, asked: Override, soonest: dict[Bucket, float]) -> LimitStatus:
-    """Return how a limit would stand; what was said of one key comes before what is said of all."""
+    """Return the status of a limit after the override; an override of one key takes precedence over the limit's."""
     if not _is_meant(status, bucket) or status.disabled:
         return status
     if asked.permits is not None and not _has_own(status, status.override, bucket):
         status = replace(status, in_force=asked.permits)
     if asked.rates and not _has_own(status, status.rate_override, bucket):
-        said = Said(str(bucket), "", "", _EPOCH, None, rates=asked.rates)
-        status = replace(status, rate_override=said, next_start_in=soonest[status.bucket])
+        override = RuntimeOverride(str(bucket), "", "", _EPOCH, None, rates=asked.rates)
+        status = replace(status, rate_override=override, next_start_in=soonest[status.bucket])
     return status
 
 
-def _has_own(status: LimitStatus, said: Said | None, bucket: Bucket) -> bool:
-    """Whether a key has an override of its own, where the limit is meant."""
-    return bucket.key is None and said is not None and status.scope(said) != bucket
+def _has_own(status: LimitStatus, override: RuntimeOverride | None, bucket: Bucket) -> bool:
+    """Return whether the limit is changed, and the key has an override of its own."""
+    return bucket.key is None and override is not None and status.scope(override) != bucket
 
 
 def _too_many(status: LimitStatus) -> int:
@@ -265,7 +265,7 @@ def _too_many(status: LimitStatus) -> int:
 
 
 def _least(parked: int, asked: Override) -> float | None:
-    """Return how long the other rates need for so many starts."""
+    """Return the seconds that the other rates need for ``parked`` starts."""
     if not parked or not asked.rates:
         return None
     return max(max(parked - each.burst, 0) / each.per_second for each in asked.rates)

@@ -1,4 +1,4 @@
-"""Find the limits that a caller names: by a name, a `Limit` or a task."""
+"""Find the limits that a caller names with a name, a `Limit` or a task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["KnownLimits"]
 
 
 class KnownLimits:
-    """The limits that the tasks of an app name, and those that workers have declared in its store.
+    """The limits of an app's tasks, and those that workers have declared in the app's store.
 
     Args:
         app: the Celery app.
@@ -33,20 +33,20 @@ class KnownLimits:
         self._app = app
 
     def readers(self) -> list[Reader]:
-        """Return one for each group that a limit of the app names, and for the group of all others."""
+        """Return a reader for each group that a limit of the app names, and one for the default group."""
         self._policies()
         groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
         return [Reader(self._app, group) for group in groups]
 
     def limit(self, limit: str | Limit | Task[..., Any], key: object) -> LimitControl:
-        """Return what steers a limit; see `ThrottleControl.limit`."""
+        """Return the control of a limit; see `ThrottleControl.limit`."""
         if isinstance(limit, Task):
             found = self._of_task(limit)
             if len(found) > 1:
                 which = " or ".join(repr(each.name) for each in found)
                 several = f"Task {limit.name} has several limits"
                 one = shlex.quote(found[0].name)
-                raise ConfigurationError(f"{several}: say which one is meant, {which}").for_shell(
+                raise ConfigurationError(f"{several}: name one of them, {which}").for_shell(
                     f"{several}, {which}: write `{{command}} {one}`"
                 )
             limit = found[0]
@@ -73,7 +73,7 @@ class KnownLimits:
         return LimitControl(reader, name, None if key is None else key_text(key))
 
     def limits(self, task: str | Limit | Task[..., Any], key: object) -> tuple[LimitControl, ...]:
-        """Return what steers each limit of a task; see `ThrottleControl.limits`."""
+        """Return the control of each limit of a task; see `ThrottleControl.limits`."""
         policies = self._policies()
         known = isinstance(task, str) and (task in limits_of(policies) or self._reader_of(task, None) is not None)
         named = None if known or not isinstance(task, str) else self._app.tasks.get(task)
@@ -105,5 +105,5 @@ class KnownLimits:
         return next((each for each in self.readers() if each.is_declared(name)), None)
 
     def _policies(self) -> Iterable[Any]:
-        self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
+        self._app.finalize(auto=True)  # binds the tasks, which register their limits
         return policies_of(self._app).values()

@@ -1,4 +1,4 @@
-"""Which queues an app knows of, so that a queue whose name is mistaken is not taken for an empty one."""
+"""Find the queues of an app, so that a misspelt name is an error and not an empty queue."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["configured", "no_such_queue", "parked_in"]
 
 _MOST_NAMED = 20
-#: What a route has, where others have patterns.
+#: The keys of a route; a mapping without them has patterns.
 _ROUTE = {"queue", "exchange", "routing_key"}
 
 
 class _AnyQueue(dict[str, Any]):
-    """Queues for a router: of its own, since a router adds those that it meets."""
+    """Queues for one router, not the app's, because a router adds the queues that it meets."""
 
     def __missing__(self, name: str) -> str:
         return name
 
 
 def configured(app: Any) -> set[str]:
-    """Return the queues that the configuration names, routes and beat's entries too, and those of the app's tasks."""
+    """Return the queues in the configuration (with routes and beat's entries), and those of the app's tasks."""
     conf = app.conf
     found = {conf.task_default_queue, *named(app), *_of_routes(conf.task_routes), *_of_routers(app)}
     for entry in (conf.beat_schedule or {}).values():
@@ -42,17 +42,17 @@ def configured(app: Any) -> set[str]:
 
 
 def _of_routers(app: Any) -> Iterator[str]:
-    """Yield what routers say of each task; each is asked by itself, so that one that fails hides none."""
+    """Yield the queues that routers return for each task; each router runs alone, so that a failing one hides none."""
     router = app.amqp.router
     each_alone = [type(router)([each], _AnyQueue(), app=app) for each in router.routes]
     for name, task in app.tasks.items():
         for alone in each_alone:
-            with suppress(Exception):  # a function of the user's, which has no call to look at here
+            with suppress(Exception):  # a function of the user may fail, because there is no call here
                 yield from _names(alone.route({}, name, task_type=task).get("queue"))
 
 
 def _of_routes(routes: Any) -> Iterator[str]:
-    """Yield the queues of ``task_routes``: a dict, pairs, or lists of both; functions are asked for each task."""
+    """Yield the queues of ``task_routes``: a dict, pairs, or lists of both; `_of_routers` calls the functions."""
     if isinstance(routes, Mapping) and _ROUTE & routes.keys():
         yield from _names(routes.get("queue"))
     elif isinstance(routes, Mapping):
@@ -64,7 +64,7 @@ def _of_routes(routes: Any) -> Iterator[str]:
 
 
 def _names(queue: Any) -> Iterable[str]:
-    """Return the name of a queue, as text or as kombu has it."""
+    """Return the name of a queue that is given as text or as a kombu queue; empty if there is none."""
     name = getattr(queue, "name", queue)
     return (name,) if isinstance(name, str) and name else ()
 
@@ -75,7 +75,7 @@ def parked_in(readers: Iterable[Reader]) -> set[str]:
 
 
 def no_such_queue(name: str, known: Iterable[str], *, workers_answered: bool) -> str:
-    """Return what to answer where a queue is not known, and what was probably meant."""
+    """Return the error for an unknown queue, with the likeliest names."""
     names = sorted(known)
     close = get_close_matches(name, names, n=3)
     meant = f", did you mean {' or '.join(map(repr, close))}?" if close else "."

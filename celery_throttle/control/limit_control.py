@@ -1,4 +1,4 @@
-"""Steer one limit, or one key of it."""
+"""Change one limit, or one key of it, at run time."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ Order = Literal["attention", "backlog", "name"]
 logger = logging.getLogger(__name__)
 
 MOST = 1000
-#: What is said of a limit when there was nothing to take back, by what takes it back.
+#: The messages where there was nothing to end, by the method that ends it.
 NOTHING_TO_DO = {
     "reset": "There was no override of {}.",
     "resume": "{} was not paused.",
     "enable": "{} was not disabled.",
     "release_hold": "{} was not held back.",
 }
-#: What control.lua answers when the change was made before, for the same request.
+#: The answer of control.lua when the same request has made the change before.
 _MADE_BEFORE = 2
 _INSTEAD = {
     **dict.fromkeys(("seconds", "for_", "duration", "ttl", "timeout", "minutes"), "write until=3600"),
@@ -68,13 +68,13 @@ _tells_drop = tells(
 
 @dataclass(frozen=True)
 class LimitKeys:
-    """Keys of a limit.
+    """The keys of a limit.
 
     Attributes:
-        rows: how they stand.
-        known: how many there are, with the part of a name that was asked for; of more than 1000, ``rows`` that are not
-            sorted by name are of the first 1000 that were found.
-        cut: whether there may be more: the first 20 000 names of the store were looked through.
+        rows: the status of the keys.
+        known: the number of keys whose names match; of more than 1000, ``rows`` that are not sorted by name are from
+            the first 1000 found.
+        cut: whether there may be more keys: only the first 20 000 names of the store were read.
     """
 
     rows: tuple[LimitStatus, ...]
@@ -83,18 +83,19 @@ class LimitKeys:
 
 
 class LimitControl:
-    """Steers one limit, or one key of it; see `ThrottleControl.limit`.
+    """Change one limit, or one key of it, at run time; see `ThrottleControl.limit`.
 
-    What is said of a key comes before what is said of its limit; a pause of either stops it. ``until`` of each method
-    is a datetime (without a timezone: the app's), a Unix time (``time.time() + 60``), or seconds or a timedelta from
-    now, by the store's clock; None: until it is taken back. ``by`` is who does it, by default ``user@host``; ``why`` is
-    for whoever looks later. Each change is logged, and kept for `audit`.
+    A change of a key takes precedence over one of its limit; a pause of either stops the key. ``until`` of each method
+    is a datetime (without a timezone: in that of the app), a Unix time (``time.time() + 60``), or seconds or a
+    timedelta from now, by the store's clock; None: until the change is ended. ``by`` is the name of the operator, by
+    default ``user@host``; ``why`` is the reason, for later readers. Each change is logged, and kept for `audit`.
 
-    Each method raises `ConfigurationError` for a value that cannot work, and `StoreUnavailable`.
+    Each method raises `ConfigurationError` for an invalid value, and `StoreUnavailable` if the store does not answer or
+    refuses.
 
     Attributes:
-        name: of the limit.
-        key: the value of its key, None for the limit itself.
+        name: the name of the limit.
+        key: the value of the limit's key, None for the limit itself.
     """
 
     def __init__(self, place: Reader, name: str, key: str | None, request: str = "") -> None:
@@ -106,10 +107,10 @@ class LimitControl:
         return f"<LimitControl {self._bucket}>"
 
     def once(self, request: str) -> LimitControl:
-        """Return the same for a change that several are told to make: the first makes it, the others find it made.
+        """Return a control for a change that several workers receive: the first makes it, the others change nothing.
 
         Args:
-            request: a word of its own for this change, the same for all of them.
+            request: an id of this change, the same for all workers.
         """
         return LimitControl(self._place, self.name, self.key, request)
 
@@ -124,22 +125,22 @@ class LimitControl:
         by: str | None = None,
         why: str = "",
     ) -> None:
-        """Have another number of permits, another rate, or both from now on; the code's stay visible beside it.
+        """Set another number of permits, another rate, or both for now; the declared numbers stay visible.
 
-        More permits take effect at once; with fewer, those that run go on, and none starts until there is room. Another
-        rate counts from the last start. An override of the permits leaves that of the rate alone, and the other way
-        round; a limit that has only one of them in the code can get the other. `reset` ends both.
+        More permits take effect at once. With fewer permits, running tasks go on, and no task starts until there is
+        room. Another rate counts from the last start. An override of the permits does not change one of the rate, and
+        the other way round. A limit with only one of them in the code can get the other. `reset` ends both.
 
         Args:
-            permits: how many; None: they stay as they are.
-            until: when it ends by itself.
-            rate: "50/m", or several; None: it stays as it is.
-            burst: how many may start at once, one number or one for each rate; None: as in the code if that has as many
-                rates, else 1.
-            by: who does it.
-            why: for whoever looks later.
+            permits: the number of permits; None: no change.
+            until: when the override ends by itself.
+            rate: "50/m", or several; None: no change.
+            burst: how many tasks may start at once, one number or one for each rate; None: as in the code if that has
+                as many rates, else 1.
+            by: the name of the operator.
+            why: the reason, for later readers.
         """
-        self._say("override", self._read("override", permits, rate, burst), until, by, why)
+        self._change("override", self._read("override", permits, rate, burst), until, by, why)
 
     @_tells_number
     def forecast(
@@ -150,15 +151,15 @@ class LimitControl:
         burst: int | Sequence[int] | None = None,
         after: TakingBack | None = None,
     ) -> Forecast:
-        """Return what a change would do: how many start at once, and what keeps the others. Changes nothing.
+        """Return the effect of a change: how many tasks start at once, and why the others wait. Change nothing.
 
-        Workers are asked, by remote control, which queues they consume and how many free slots they have.
+        The workers report their queues and free slots by remote control.
 
         Args:
-            permits: as `override` takes it.
-            rate: the same.
-            burst: the same.
-            after: in place of these, which change ends another one: ``"reset"``, ``"resume"``, ``"enable"`` or
+            permits: as for `override`.
+            rate: as for `override`.
+            burst: as for `override`.
+            after: instead of these, a change that ends another one: ``"reset"``, ``"resume"``, ``"enable"`` or
                 ``"release-hold"``.
         """
         from celery_throttle.control.forecast import forecast  # noqa: PLC0415 - most commands do without
@@ -174,15 +175,15 @@ class LimitControl:
         return forecast(self._place, self._bucket, change)
 
     def history(self, *, day: bool = False) -> History:
-        """Return what was counted of the limit, with all its keys, minute by minute of the last hour.
+        """Return the history of the limit, with all its keys, for each minute of the last hour.
 
-        Workers count, and tell it every ten seconds where much goes on, else once a minute.
+        Busy workers report their counts each ten seconds, others once a minute.
 
         Args:
-            day: by quarters of an hour of the last day.
+            day: for each quarter of an hour of the last day.
         """
         if self.key is not None:
-            together = f"Limit {self.name!r}: what happens is counted of all its keys together, not of {self.key!r}"
+            together = f"Limit {self.name!r}: its history is counted for all its keys together, not for {self.key!r}"
             raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
                 f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
@@ -190,52 +191,53 @@ class LimitControl:
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
-        """End an override, of permits and of rates: the code's hold again. False if there was none."""
+        """End the overrides of permits and of rates, so that the code's numbers hold again. False if there was none."""
         return self._take_back("override", by, why)
 
     @_tells
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Let nothing start; what runs goes on, and tasks that arrive are parked."""
-        self._say("pause", None, until, by, why)
+        """Let no task start; running tasks go on, and arriving tasks are parked."""
+        self._change("pause", None, until, by, why)
 
     @_tells
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
-        """End a pause; what waits starts at once, as far as there is room. False if there was none."""
+        """End a pause; parked tasks start at once, as far as there is room. False if there was no pause."""
         return self._take_back("pause", by, why)
 
     @_tells
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Enforce nothing, neither permits nor rates: everything starts at once (unless the limit is paused too).
+        """Enforce neither permits nor rates: all parked tasks start at once (unless the limit is paused too).
 
-        What runs is counted all the same, so the limit is right from the moment it is enforced again.
+        Running tasks are still counted, so the limit is right from the moment it is enforced again.
         """
-        self._say("disable", None, until, by, why)
+        self._change("disable", None, until, by, why)
 
     @_tells
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
-        """Enforce the limit again; what runs goes on. False if it was not disabled."""
+        """Enforce the limit again; running tasks go on. False if the limit was not disabled."""
         return self._take_back("disable", by, why)
 
     @_tells
     def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
-        """End at once what a task's `RateLimited` said: what waits starts; without a key, of all keys.
+        """End the hold of a task's `RateLimited` at once, so that parked tasks start; without a key, for all keys.
 
         False if the limit was not held back.
         """
-        buckets = [self._bucket] if self.key is not None else self._place.said_of(self.name)
+        buckets = [self._bucket] if self.key is not None else self._place.overridden_buckets(self.name)
         released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
     @_tells_drop
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
-        """Let all who wait now and need its permits not run, and return how many; without a key, those of all keys.
+        """Drop all parked tasks that need its permits, and return their number; without a key, those of all keys.
 
-        They end as revoked, as soon as a worker of their queue has a free slot to say so; their identity locks are free
-        at once. What runs goes on, and who waits for a permit outside of tasks waits on.
+        A dropped task does not run. It ends as revoked as soon as a worker of its queue has a free slot to report that.
+        Its identity lock is free at once. Running tasks go on, and callers that wait for a permit outside of tasks
+        still wait.
 
         Args:
-            by: who does it, None: ``user@host``.
-            why: for whoever looks later, and for whoever asks for the result.
+            by: the name of the operator, None: ``user@host``.
+            why: the reason, for later readers and for callers that wait for the result.
             dry_run: only count.
         """
         by, why = signed(by, why, f"Limit {self._bucket}: ")
@@ -248,26 +250,26 @@ class LimitControl:
 
     @_tells
     def status(self, *, last_hour: bool = False) -> LimitStatus:
-        """Return how it stands.
+        """Return the status of the limit or key.
 
         Args:
-            last_hour: also what started on it in the last hour, and how long that had waited; not of a key.
+            last_hour: with the starts of the last hour and their waits; not for a key.
         """
         rows = self._place.stand([self._bucket.text])
         return (with_last_hour(self._place, rows) if last_hour else rows)[0]
 
     @_tells
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
-        """Return how its keys stand that hold permits, have parked tasks or were changed at run time.
+        """Return the status of its keys that have holders, parked tasks or changes at run time.
 
-        A limit without keys, and one key, has none.
+        A limit without keys, and a key, has none.
 
         Args:
-            most: how many at most, up to 1000.
-            find: a part of their names, in capitals or not; "" for all.
-            sort: ``"attention"``: those first that are stopped, then those with the longest lines; ``"backlog"``: those
-                with the longest lines first; ``"name"``.
-            skip: how many to leave out at the beginning of that order.
+            most: the most keys, up to 1000.
+            find: a part of their names, in any case; "" for all.
+            sort: ``"attention"``: stopped keys first, then the longest lines; ``"backlog"``: the longest lines first;
+                ``"name"``.
+            skip: how many keys to leave out at the beginning of that order.
         """
         count("most", most)
         _check_look(find, sort, skip)
@@ -284,23 +286,23 @@ class LimitControl:
 
     @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
-        """Return who holds its permits, of the store's first 20 000 holders; without a key, those of all keys."""
+        """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
     @_tells
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
-        """Return who waits in its line, first come first; without a key, in those of all keys."""
+        """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
         return self._place.parked(self._bucket, count("most", most))
 
     @_tells
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
-        """Return who changed what of it at run time, newest first; without a key, of all keys too."""
+        """Return its changes at run time, newest first; without a key, those of all keys too."""
         return self._place.audit(self._bucket, count("most", most))
 
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
 
-    def _say(
+    def _change(
         self,
         what: Literal["override", "pause", "disable"],
         asked: Override | None,
@@ -311,14 +313,14 @@ class LimitControl:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         until = moment_of(until)
         ends_at = until_text(self._bucket, until, self._place.app.timezone)
-        answer = self._tell(self._bucket, what, asked.value if asked else "1", ends_at, by, why)
+        answer = self._call(self._bucket, what, asked.value if asked else "1", ends_at, by, why)
         if answer < 0:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
             )
         if answer == _MADE_BEFORE:
             return
-        self._told(self._bucket, what, asked, by, why, until)
+        self._send_signal(self._bucket, what, asked, by, why, until)
         number = f" {asked}" if asked else ""
         ends = "taken back" if until is None else until
         changed = f"{self._bucket}: {what}{number} by {by}, until {ends}: {why or 'no reason given'}"
@@ -329,18 +331,18 @@ class LimitControl:
     ) -> bool:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         bucket = bucket or self._bucket
-        answer = self._tell(bucket, what, "", "0", by, why)
+        answer = self._call(bucket, what, "", "0", by, why)
         if answer == _MADE_BEFORE:
             return True
         there = answer > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         if there:
-            self._told(bucket, done, None, by, why, None)
+            self._send_signal(bucket, done, None, by, why, None)
         came_of_it = signature(by, why) if there else f"{one_line(by)}, but there was nothing to do"
         logger.info("Limit %s: %s by %s", one_line(str(bucket)), done, came_of_it)
         return there
 
-    def _tell(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
+    def _call(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
         ask, store = self._place.ask, self._place.store
         answer = ask(store.control(bucket.text, what, value, until, by, why, self._request))
         after = b""
@@ -350,7 +352,9 @@ class LimitControl:
                 break
         return int(answer)
 
-    def _told(self, bucket: Bucket, action: str, asked: Override | None, by: str, why: str, until: Until) -> None:
+    def _send_signal(
+        self, bucket: Bucket, action: str, asked: Override | None, by: str, why: str, until: Until
+    ) -> None:
         seconds = until.total_seconds() if isinstance(until, timedelta) else until
         permits, rates = (asked.permits, asked.rates) if asked else (None, ())
         event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds, rates)
@@ -362,7 +366,7 @@ def _busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:
 
 
 def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
-    """Return what sorts limits and keys, those with the longest lines first."""
+    """Return the sort key of limits and keys: the longest lines first."""
     return -status.parked, -status.held, status.name, status.key or ""
 
 
@@ -376,7 +380,11 @@ def _check_look(find: object, sort: object, skip: object) -> None:
 
 
 def count(option: str, value: int) -> int:
-    """Return how many rows are wanted at most, checked."""
+    """Return the checked number of rows.
+
+    Raises:
+        ConfigurationError: the value is no whole number of 1 or more.
+    """
     if not _is_whole(value):
         raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
     return value

@@ -1,4 +1,4 @@
-"""Read what was counted of limits."""
+"""Read the history of limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["histories_of", "last_hours_of", "with_last_hour"]
 
 
 def histories_of(reader: Reader, limits: Sequence[str], ring: Ring) -> list[History]:
-    """Return what was counted of limits."""
+    """Return the history of each limit."""
     found: list[History] = []
     for some in portions(limits):
         found += reader.read(partial(histories, limits=some, ring=ring), reader.store.history(some, ring))
@@ -32,7 +32,7 @@ def histories_of(reader: Reader, limits: Sequence[str], ring: Ring) -> list[Hist
 
 
 def last_hours_of(reader: Reader, limits: Sequence[str]) -> dict[str, LastHour]:
-    """Return what started on limits in the last hour, in short; without those on which nothing did."""
+    """Return the starts of the last hour by limit, in short; limits without a start are left out."""
     found: dict[str, LastHour] = {}
     for some in portions(limits):
         found |= reader.read(partial(last_hours, limits=some), reader.store.history(some, MINUTES))
@@ -40,6 +40,6 @@ def last_hours_of(reader: Reader, limits: Sequence[str]) -> dict[str, LastHour]:
 
 
 def with_last_hour(reader: Reader, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
-    """Return rows of limits and keys with what started in the last hour."""
+    """Return rows of limits and keys, with the starts of the last hour in the rows of limits."""
     found = last_hours_of(reader, [row.name for row in rows if row.key is None])
     return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]

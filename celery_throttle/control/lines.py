@@ -1,4 +1,4 @@
-"""Who is first in a line, and since when."""
+"""Read the lines to check, each with its first task."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Line:
     """The line of a limit, or of one key of it.
 
     Attributes:
-        status: how the limit stands.
-        first: who is first in it; None if those who need its permits stand in other lines.
+        status: the status of the limit or key.
+        first: the first task in the line; None if the tasks that need its permits wait in other lines.
     """
 
     status: LimitStatus
@@ -32,16 +32,16 @@ class Line:
 
     @property
     def since(self) -> datetime | None:
-        """When its first came: but for turns, nobody in it waits for longer."""
+        """The arrival time of its first task; without fair turns, no other task in the line waits for longer."""
         return self.first.since if self.first else None
 
 
 class Looked(NamedTuple):
-    """The lines that were looked at.
+    """The lines that were read.
 
     Attributes:
-        lines: with their first tasks.
-        left: how many others there are among the statuses; those of the keys of a stopped limit count as its one line.
+        lines: the lines, with their first tasks.
+        left: the number of other lines among the statuses; the lines of the keys of a stopped limit do not count.
     """
 
     lines: tuple[Line, ...]
@@ -49,11 +49,11 @@ class Looked(NamedTuple):
 
 
 def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> Looked:
-    """Return the lines to look at, so that none hides those of other limits.
+    """Return the lines to check, so that no limit hides the lines of others.
 
-    Of each limit the line in which its oldest task waits, whether or not that is among the statuses; all lines of keys
-    that are stopped by themselves; and ``most`` others, of each limit in turn those where most wait. Of a limit that is
-    stopped with all its keys the oldest task is enough.
+    These are, for each limit, the line of its oldest task, also if that line is not among the statuses; all lines of
+    keys that are stopped by themselves; and ``most`` others, the longest lines of each limit in turn. For a limit that
+    is stopped with all its keys, the line of the oldest task is enough.
     """
     stands = {each.bucket: each for each in statuses}
     oldest = reader.oldest(list(dict.fromkeys(each.name for each in stands.values())))
@@ -70,8 +70,8 @@ def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> L
 
 
 def _by_limit(status: LimitStatus) -> bool:
-    """Whether a key is stopped because its limit is, with all its keys."""
-    return any(said and status.scope(said).key is None for said in (status.paused, status.held_back))
+    """Return whether a key is stopped because its whole limit is stopped."""
+    return any(override and status.scope(override).key is None for override in (status.paused, status.held_back))
 
 
 def _in_turn(statuses: Iterable[LimitStatus]) -> list[Bucket]:

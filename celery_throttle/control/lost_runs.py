@@ -1,4 +1,4 @@
-"""Runs of tasks that run once whose leases have ended: their workers may be frozen, and a second run beside them."""
+"""Report runs of singletons whose leases have ended: their workers may be frozen, and a second run may go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["running_twice", "with_lost_run"]
 
 
 def running_twice(runs: Iterable[LostRun], commands: Commands | None = None) -> Iterator[Finding]:
-    """Yield the tasks that run once and may run twice at the moment."""
+    """Yield the singletons that may run twice now."""
     commands = commands or Commands()
     for run in runs:
         if run.lock is None or not run.twice:
@@ -40,7 +40,7 @@ def running_twice(runs: Iterable[LostRun], commands: Commands | None = None) -> 
 
 
 def with_lost_run(explanation: Explanation, runs: Iterable[LostRun]) -> Explanation:
-    """Return the same with what is known of a run of the task whose lease has ended."""
+    """Return the explanation, with a run of the task whose lease has ended, if there is one."""
     run = next((each for each in runs if each.task == explanation.task_id), None)
     if run is None:
         return explanation

@@ -1,7 +1,7 @@
-"""How the limits stand, as metrics: a few series for each limit, however many keys it has, and two for each queue.
+"""Measure the limits: a few series for each limit, regardless of its keys, and two for each queue.
 
-The keys of a limit are summed by the store, so the number of series is bounded by the number of limits. Of what is
-added up here a part is read: where there is more, ``celery_throttle_cut`` is 1.
+The store sums the keys of a limit, so the number of limits bounds the number of series. The sums of this module read a
+bounded number of keys, holders and tasks: if there are more, ``celery_throttle_cut`` is 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus, Said
+    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.parked_tasks import Oldest
 
 __all__ = ["described", "measured", "scraped"]
@@ -43,37 +43,37 @@ _OF_LIMITS = {
     "held": "Permits held, of all keys.",
     "parked": "Tasks that wait and need its permits, of all keys.",
     "oldest_wait_seconds": "How long the oldest task in its lines has waited, of all keys; 0 if none is there.",
-    "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do. No sample: "
-    "not all keys were looked at.",
+    "next_start_seconds": "Longest time until its rates allow a start, of all keys; 0 if they allow one now. "
+    "No sample: not all keys were read.",
     "keys": "Keys of it that have holders or parked tasks.",
-    "full": "How many have no permit free: the limit itself, or keys of it. No sample: not all keys were looked at.",
+    "full": "How many have no permit free: the limit itself, or keys of it. No sample: not all keys were read.",
     "paused": "How many are paused: the limit itself, or keys of it.",
     "disabled": "How many are not enforced: the limit itself, or keys of it.",
     "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
     "overridden": "How many have other permits or another rate for now: the limit itself, or keys of it.",
 }
-#: Those that are added up of all keys: a part of the keys would give a number that is wrong.
+#: The metrics that need all keys: the sum of a part would be wrong.
 _OF_ALL_KEYS = {"next_start_seconds", "full"}
 #: By group of limits.
 _OF_GROUPS = {
-    "holders": "Tasks, and others, that hold permits or an identity lock.",
+    "holders": "Tasks, and processes outside of tasks, that hold permits or an identity lock.",
     "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
-    "workers_silent": "Workers, and processes, that hold something and have stopped renewing their leases.",
-    "leases_overdue": "Holders whose lease ended more than 5 s ago, and which nobody has reclaimed.",
-    "set_aside": "Tasks that cannot start, since nobody can read their records.",
-    "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
-    "store_time_seconds": "The store's clock when this was read.",
-    "cut": "1 if there is more than was looked at: 1000 keys, 1000 holders, 1000 tasks that may be ready.",
+    "workers_silent": "Workers, and processes, that hold permits or locks and have stopped renewing their leases.",
+    "leases_overdue": "Holders whose lease ended more than 5 s ago, and which are not reclaimed yet.",
+    "set_aside": "Tasks that cannot start, because their records are unreadable.",
+    "settling_seconds": "How long no task starts yet, because the store has just lost its data.",
+    "store_time_seconds": "The store's clock when these metrics were read.",
+    "cut": "1 if not everything was read: more than 1000 keys, 1000 holders or 1000 tasks that may be ready.",
 }
 #: By queue.
 _OF_QUEUES = {
-    "queue_messages": "Messages that wait in the broker. No sample: it does not say.",
+    "queue_messages": "Messages that wait in the broker. No sample: it does not report them.",
     "runnable_tasks": "Tasks that could run now: messages in the broker, throttled tasks that run, and parked ones for "
-    "which permits are free. No sample: the broker does not say.",
+    "which permits are free. No sample: the broker does not report its messages.",
 }
 #: Of the store.
-_OF_ALL = {"up": "Whether the store answers: 0 is said by collectors, which then say nothing else."}
-_SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back"}
+_OF_ALL = {"up": "1 if the store answers, else 0 (then collectors export no other metric)."}
+_CHANGES = ("paused", "disabled", "held_back")
 
 
 def _warn(message: str) -> None:
@@ -85,8 +85,8 @@ def measured(app: Any, queues: Iterable[str] = (), unknown: Callable[[str], obje
 
     Args:
         app: the Celery app.
-        queues: those too, beside what the app's configuration names and the store knows.
-        unknown: is called with what is wrong with one of them that does not exist; it has no samples.
+        queues: further queues, beside those of the app's configuration and of the store.
+        unknown: called with an error message for each of them that does not exist; that queue has no samples.
 
     Raises:
         ConfigurationError: a setting cannot work.
@@ -111,7 +111,7 @@ def measured(app: Any, queues: Iterable[str] = (), unknown: Callable[[str], obje
 
 
 def scraped(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
-    """Return the metrics, or that the store is away: whatever is wrong, it is no reason for others' metrics to fail."""
+    """Return the metrics, or only ``up`` 0 on any error, so that the metrics of other collectors do not fail."""
     try:
         return measured(app, queues)
     except StoreUnavailable as error:
@@ -131,8 +131,8 @@ def described() -> tuple[Metric, ...]:
 def _without_samples() -> dict[str, Metric]:
     gauges = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
     kinds = {"gauge": gauges, "counter": COUNTERS | ERRORS, "histogram": WAIT}
-    told = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
-    return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in told}
+    rows = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
+    return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in rows}
 
 
 def _of_group(
@@ -181,16 +181,16 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "parked", whole.parked_in_all
         yield "keys", whole.keys
     since = oldest.first.since if oldest else now
-    if since:  # None: nobody can read it
+    if since:  # None: the record is unreadable
         yield "oldest_wait_seconds", max(0.0, (now - since).total_seconds())
     yield "next_start_seconds", max(each.next_start_in for each in rows)
     yield "full", sum(each.full for each in rows)
-    for name, attribute in _SAID.items():
-        yield name, len({_scope(each, attribute) for each in rows} - {None})
-    yield "overridden", len({each.scope(said) for each in rows for said in each.overrides})
+    for name in _CHANGES:
+        yield name, len({_scope(each, name) for each in rows} - {None})
+    yield "overridden", len({each.scope(override) for each in rows for override in each.overrides})
 
 
 def _scope(status: LimitStatus, attribute: str) -> Bucket | None:
-    """Return of what this was said that holds for a limit or a key of it."""
-    said: Said | None = getattr(status, attribute)
-    return status.scope(said) if said else None
+    """Return the scope of the pause, the disabling or the hold of a limit or key; None if there is none."""
+    override: RuntimeOverride | None = getattr(status, attribute)
+    return status.scope(override) if override else None

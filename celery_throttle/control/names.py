@@ -19,10 +19,10 @@ __all__ = ["queue_names", "task_id_of", "unknown_limit"]
 
 
 def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of queues as the method got them.
+    """Return the checked names of queues.
 
     Raises:
-        ConfigurationError: one of them is no text.
+        ConfigurationError: a name is no text, or empty.
     """
     named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
     for each in named:
@@ -34,10 +34,10 @@ def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
 
 
 def task_id_of(method: str, task: object) -> str:
-    """Return the id of a task that is given by its id or its result.
+    """Return the id of a task that is given by its id or its `AsyncResult`.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the value is neither.
     """
     task_id = task.id if isinstance(task, AsyncResult) else task
     if not isinstance(task_id, str) or not task_id:
@@ -49,15 +49,15 @@ def task_id_of(method: str, task: object) -> str:
 
 
 def unknown_limit(name: str, known: set[str], *, is_task: bool) -> ConfigurationError:
-    """Return the error where no limit has this name, with what was probably meant."""
+    """Return the error for an unknown limit, with the likeliest name."""
     limits = sorted(each for each in known if Bucket.parse(each).key is None)
     bare, split, key = name.removesuffix("]").partition("[")
     close = get_close_matches(name, limits, n=1)
     meant, shell = f", did you mean {close[0]!r}?" if close else ":", ""
-    if split and bare in limits:  # as `Bucket` is shown
+    if split and bare in limits:  # the text of a `Bucket`
         meant = f": write limit({bare!r}, key={key!r})."
         shell = f": write `{{command}} {shlex.quote(f'{bare}[{key}]')}`, without --key."
-    if is_task:  # a limit that is called alike would be another matter altogether
+    if is_task:  # a similar name of a limit would mislead here
         meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
         task = shlex.quote(name)
         shell = f", but a task has this id: write `{{throttle}} explain {task}` or `{{throttle}} drop --task {task}`."

@@ -1,4 +1,4 @@
-"""What an override asks for: another number of permits, another rate, or both."""
+"""Check the numbers of an override: another number of permits, another rate, or both."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Override:
     """Other numbers for a limit.
 
     Attributes:
-        permits: how many, None: they stay as they are.
-        rates: which, none: they stay as they are.
+        permits: the number of permits, None: no change.
+        rates: the rates, empty: no change.
     """
 
     permits: int | None = None
@@ -37,7 +37,7 @@ class Override:
 
     @property
     def value(self) -> str:
-        """As control.lua takes it."""
+        """The JSON for control.lua."""
         given: dict[str, Any] = {} if self.permits is None else {"permits": self.permits}
         if self.rates:
             given["rates"] = self.rates_declared
@@ -45,7 +45,7 @@ class Override:
 
     @property
     def rates_declared(self) -> list[tuple[int, int, int]]:
-        """The rates as the store has those that the code declares."""
+        """The rates in the form of a declaration: (count, period in us, burst) of each."""
         read = [(Rate.parse(each.rate), each.burst) for each in self.rates]
         return [(rate.count, rate.period, burst) for rate, burst in read]
 
@@ -58,18 +58,18 @@ def read_override(
     burst: Any,
     declared: Callable[[], Sequence[RateStatus]],
 ) -> Override:
-    """Check what a user gave for an override.
+    """Check the values of a user for an override.
 
     Args:
-        method: that was called, for the messages.
-        bucket: what it is about.
-        permits: as given, None: nothing.
-        rate: as given, None: nothing.
-        burst: as given, None: that of the code, if it has as many rates, else 1.
+        method: the called method, for the messages.
+        bucket: the limit or key to override.
+        permits: the given permits, None: not given.
+        rate: the given rate, None: not given.
+        burst: the given burst, None: that of the code, if it has as many rates, else 1.
         declared: returns the rates of the code.
 
     Raises:
-        ConfigurationError: there is nothing to override, or a value cannot work.
+        ConfigurationError: neither permits nor rate is given, or a value cannot work.
     """
     if permits is None and rate is None:
         fix = f"write {method}(rate='50/m', burst={burst!r})" if burst is not None else _both(method)

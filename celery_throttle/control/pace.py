@@ -1,4 +1,4 @@
-"""How fast the line of a limit moves: by its rates, or by what was counted of it."""
+"""Estimate the pace of a line, by the rates of its limit or by its history."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_in", "pace_of"]
 
-#: A line in which nothing has started for so many run times, and so many seconds, stands still.
+#: A line without a start for this many run times, and this many seconds, does not move.
 _RUN_TIMES, _STANDS_STILL = 4, 120.0
-#: Runs that tell how long one takes.
+#: The least number of runs for a mean run time.
 ENOUGH_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a line moves.
+    """The pace of a line.
 
     Attributes:
-        first: seconds until its first task starts; None if that is not known.
-        each: seconds from then to the next start, and so on.
-        by_rate: whether a rate alone decides that.
-        idle: seconds for which nothing has started, where that is too long to say more; else None.
+        first: the seconds until its first task starts; None if they are not known.
+        each: the seconds from each start to the next.
+        by_rate: whether a rate alone decides the pace.
+        idle: the seconds without a start, if they are too many for an estimate; else None.
     """
 
     first: float | None = None
@@ -40,19 +40,19 @@ class Pace:
     idle: float | None = None
 
     def starts_in(self, place: int) -> float | None:
-        """Return in about how many seconds the task at this place starts, None if it is not known."""
+        """Return the estimated seconds until the task at this place starts, None if they are not known."""
         return None if self.first is None else self.first + (place - 1) * self.each
 
 
 def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
-    """Return how fast the line of a limit, or of one key of it, moves.
+    """Return the pace of the line of a limit, or of one key of it.
 
-    By Little's law as many end a second as run, divided by how long they run; a full limit starts as many. That holds
-    from the first runs on, while an average of starts takes minutes to follow a burst.
+    By Little's law, the runs that end each second are the present runs divided by the run time; a full limit starts as
+    many. This estimate holds from the first runs on. A mean of starts takes minutes to follow a burst.
 
     Args:
-        status: how it stands.
-        history: what was counted of the limit, minute by minute; of one key nothing is.
+        status: the status of the limit or key.
+        history: the history of the limit by minutes; there is none for a key.
         cost: the permits that each task takes.
     """
     if status.stopped:
@@ -74,22 +74,22 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
 
 
 def pace_in(reader: Reader, status: LimitStatus, cost: int = 1) -> Pace:
-    """Return how fast the line of a limit or key moves, where each of its tasks takes so many permits."""
+    """Return the pace of the line of a limit or key, if each of its tasks takes ``cost`` permits."""
     return pace_of(status, histories_of(reader, [status.name], MINUTES)[0], cost)
 
 
 def estimated(explanation: Explanation, pace: Pace) -> Explanation:
-    """Return the same with when it starts, where its line moves at this pace."""
+    """Return the explanation with the estimated start of the task, if its line moves at this pace."""
     if explanation.place is None or any(each.stopped for each in explanation.limits):
         return explanation
     starts_in = pace.starts_in(explanation.place)
     if starts_in is not None:
         moves = "At the rate of its limit" if pace.by_rate else "As fast as its line moves now,"
-        said = f"{moves} its turn comes in about {span(starts_in)}."
+        estimate = f"{moves} its turn comes in about {span(starts_in)}."
     elif pace.idle is not None:
-        said = (
+        estimate = (
             f"Nothing has started on limit {explanation.limit} for {span(pace.idle)}: when its turn comes is not known."
         )
     else:
         return explanation
-    return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, said))
+    return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, estimate))

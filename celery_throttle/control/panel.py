@@ -1,7 +1,7 @@
-"""The remote control commands: what they are called and what each takes. A worker answers them (remote_step.py).
+"""Register the remote control commands, with their names and arguments. A worker answers them (remote_step.py).
 
-Celery looks a command up in the process that sends it, too, so every call of ``celery`` loads this file. It loads
-nothing that Celery has not loaded.
+Celery looks a command up in the sending process too, so each call of ``celery`` loads this module. The module imports
+only modules that Celery has loaded.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from celery.worker.control import control_command, inspect_command
 
 __all__ = ["STEERS", "WORDS", "Steers", "register"]
 
-#: What may follow the arguments that have a place of their own. Celery's own way to take any number of words takes the
-#: last one of those once more.
+#: The words after the positional arguments. Celery's own way to take any number of words passes the last positional
+#: argument twice.
 WORDS = tuple(f"word{number}" for number in range(1, 8))
-#: How many of them a command takes that takes no rate.
+#: The number of words of a command without a rate.
 _FEW = 4
 
 
 class Steers(NamedTuple):
-    """A command that changes a limit: the method of `LimitControl`, and what it takes."""
+    """A command that changes a limit: the method of `LimitControl`, and its arguments."""
 
     method: str
     help: str
@@ -29,36 +29,40 @@ class Steers(NamedTuple):
 
     @property
     def signature(self) -> str:
-        """As people write it."""
+        """The arguments in the form of the help."""
         parts = ["LIMIT", "[N] [rate=50/m] [burst=10]" if self.permits else "", "[KEY]"]
         parts += ["[for=2h]" if self.lasts else "", "[why=...] [by=...]"]
         return " ".join(filter(None, parts))
 
     @property
     def places(self) -> list[tuple[str, Any]]:
-        """The arguments in their order, as Celery wants them."""
+        """The arguments in their order, in Celery's form."""
         permits = [("permits", None)] if self.permits else []
         words = WORDS if self.permits else WORDS[:_FEW]
         return [("limit", _signed), *permits, *((word, None) for word in words)]
 
 
-#: By what they are called.
+#: By name.
 STEERS = {
     "throttle_override": Steers(
-        "override", "Have another number of permits of a limit, or another rate, for now.", permits=True, lasts=True
+        "override", "Set another number of permits of a limit, or another rate, for now.", permits=True, lasts=True
     ),
     "throttle_reset": Steers("reset", "End an override of a limit: the code's numbers hold again."),
-    "throttle_pause": Steers("pause", "Let nothing of a limit start.", lasts=True),
+    "throttle_pause": Steers("pause", "Let no task of a limit start.", lasts=True),
     "throttle_resume": Steers("resume", "End a pause of a limit."),
     "throttle_disable": Steers("disable", "Enforce nothing of a limit.", lasts=True),
     "throttle_enable": Steers("enable", "Enforce a limit again."),
-    "throttle_release_hold": Steers("release_hold", "Let start at once what a task's RateLimited holds back."),
+    "throttle_release_hold": Steers(
+        "release_hold", "Let the tasks start at once that a task's RateLimited holds back."
+    ),
 }
 
 
 def register() -> None:
-    """Have Celery know the commands in this process."""
-    inspect_command(name="throttle", help="What the throttle holds here, and how its store is reached.")(_inspect)
+    """Register the commands with Celery in this process."""
+    inspect_command(name="throttle", help="Show the tasks of the gate of this worker, its free slots and its store.")(
+        _inspect
+    )
     for name, steers in STEERS.items():
         takes = {"signature": steers.signature, "args": steers.places, "help": steers.help}
         control_command(name=name, **takes)(_steer(name))
@@ -86,8 +90,8 @@ def _remote(state: Any) -> Any:
 
 
 def _signed(limit: str) -> dict[str, str]:
-    """Return a limit, with what the workers do not know: who sends this, and that it is the same for all of them."""
-    import uuid  # noqa: PLC0415 - only who sends such a command needs them
+    """Return a limit with the operator that sends the command, and an id by which the workers make the change once."""
+    import uuid  # noqa: PLC0415 - only a process that sends such a command needs them
 
     from celery_throttle.clients import signed  # noqa: PLC0415
 

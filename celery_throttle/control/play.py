@@ -1,7 +1,7 @@
-"""Starts those who wait, one after the other, on what the store has: what the gate would do, and what would keep them.
+"""Simulate the gate on the data of the store: which parked tasks start, and which limits refuse the others.
 
-In order; a line stops at the first that its own limit refuses, and who is refused by another limit goes to the line of
-that one.
+Tasks start in order. A line stops at the first task that its own limit refuses. A task that another limit refuses goes
+to the line of that limit.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Play"]
 
-#: Why, and the limit, key and queue of it.
+#: The reason in words, with its limit, key and queue.
 _Reason = tuple[str, str | None, str | None, str | None]
 
 
 class Play:
-    """Starts those who wait, one after the other.
+    """Simulate the starts of parked tasks, one after the other.
 
     Args:
-        stands: how the limits would stand.
-        firsts: the place of the first in the lines of other limits.
-        dead: queues that nobody consumes.
+        stands: the status of the limits at the beginning.
+        firsts: the place of the first task in the lines of other limits.
+        dead: the queues that no worker consumes.
     """
 
     def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[BrokerQueue]) -> None:
         self._stands, self._firsts, self._dead = stands, firsts, dead
         self._started: Counter[Bucket] = Counter()
         self.at_most = False
-        #: how many tasks start, by queue
+        #: number of tasks that start, by queue
         self.starts: Counter[BrokerQueue] = Counter()
-        #: how many tasks it keeps
+        #: number of tasks that wait, by reason
         self.bounds: Counter[_Reason] = Counter()
-        #: lines in which nobody waits any longer
+        #: lines from which all tasks have gone
         self.emptied: set[Bucket] = set()
 
     def run(self, waiters: Iterable[Waiter]) -> None:
-        """Go through the lines, always on with the one whose first came first."""
+        """Go through the lines; the next one is always the line whose first task is the oldest."""
         lines: dict[Bucket, deque[Waiter]] = {}
-        gone: dict[object, _Reason] = {}  # those who are alike go to another line together
+        gone: dict[object, _Reason] = {}  # the tasks of a lane go to another line together
         for each in waiters:
             lines.setdefault(each.line, deque()).append(each)
         turns = [(line[0].ticket, str(bucket), bucket) for bucket, line in lines.items()]
@@ -76,7 +76,7 @@ class Play:
                 self._start(first)
 
     def _goes_to(self, waiter: Waiter, bucket: Bucket) -> None:
-        """Have a task wait in the line of another limit; of a queue that nobody consumes, in none."""
+        """Move a task to the line of another limit; a task of a queue without workers goes to none."""
         if waiter.queue not in self._dead:
             place = waiter.place(bucket)
             self._firsts[bucket] = min(self._firsts.get(bucket, place), place)
@@ -87,14 +87,14 @@ class Play:
             status = self._stands[need.bucket]
             self._stands[need.bucket] = replace(status, held=status.held + need.permits)
             self._started[need.bucket] += 1
-            # How much of a burst is left is not known.
+            # The rest of a burst is not known.
             self.at_most = self.at_most or bool(status.rates_in_force and self._started[need.bucket] > 1)
 
     def _bound(self, waiter: Waiter) -> _Reason | None:
-        """Return what keeps a task, None if nothing does."""
+        """Return the reason why a task does not start, None if it starts."""
         if waiter.queue in self._dead:
             return f"no worker that answers consumes queue {waiter.queue.name!r}", None, None, waiter.queue.name
-        # Whoever its own limit refuses keeps its place there, whatever the others say.
+        # A task that its own limit refuses keeps its place there, so that limit is checked first.
         for need in sorted(waiter.needs, key=lambda each: each.bucket != waiter.line):
             why = self._refusal(self._stands[need.bucket], need.permits, waiter)
             if why:

@@ -1,4 +1,4 @@
-"""The broker: which queues there are, how many messages wait in them, and which ones the workers consume."""
+"""Query the broker and its workers: the queues, their messages, and the queues that workers consume."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kombu.transport import virtual
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
-__all__ = ["NOBODY_ANSWERED", "Depth", "Slots", "consumed", "depths", "free_slots", "named", "reached"]
+__all__ = ["NO_ANSWER", "Depth", "Slots", "consumed", "depths", "free_slots", "named", "reached"]
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that workers have to answer.
 _PATIENCE = 1.0
-#: AMQP's.
+#: The reply code of AMQP.
 _NO_SUCH_QUEUE = "404"
-#: What could not be looked at if it returns None.
-NOBODY_ANSWERED = "Which queues the workers consume: none answered a remote control command within a second."
-#: Options that make it so, by kind of broker; kombu's own is for the moment of connecting, and not for Redis.
+#: The entry of `unchecked` if `consumed` returns None.
+NO_ANSWER = "Which queues the workers consume: none answered a remote control command within a second."
+#: The timeout options by kind of broker; kombu's own is for connecting only, and not for Redis.
 _TIMEOUTS = {"redis": ("socket_connect_timeout", "socket_timeout"), "amqp": ("read_timeout", "write_timeout")}
 
 
 @contextmanager
 def reached(connect: Callable[..., Any], patience: float, **options: Any) -> Iterator[Any]:
-    """Connect, and wait no longer than so many seconds each time, if the broker is away or frozen.
+    """Connect to the broker, with ``patience`` seconds as the timeout of each operation.
 
     Raises:
-        kombu.exceptions.OperationalError: it is.
+        kombu.exceptions.OperationalError: the broker cannot be reached, or does not answer.
     """
     with connect(connect_timeout=patience, transport_options=options) as connection:
         for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
@@ -41,8 +41,8 @@ def reached(connect: Callable[..., Any], patience: float, **options: Any) -> Ite
 
 
 def consumed(app: Any) -> set[str] | None:
-    """Return the queues of the workers that answer, None if none does or none can be asked."""
-    if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
+    """Return the queues of the workers that answer; None if no worker answers or the broker has no remote control."""
+    if not app.conf.broker_write_url:  # Celery would use its default broker
         return None
     try:
         with reached(app.connection_for_write, _PATIENCE) as connection:
@@ -54,14 +54,14 @@ def consumed(app: Any) -> set[str] | None:
 
 
 class Slots(NamedTuple):
-    """A worker that takes parked tasks: of which queues, and how many free slots its pool has."""
+    """A worker that takes parked tasks: its queues, and the number of free slots of its pool."""
 
     queues: frozenset[str]
     free: int
 
 
 def free_slots(app: Any) -> list[Slots] | None:
-    """Return the slots of the workers that answer ``inspect throttle``; None if none does or none can be asked."""
+    """Return the slots of the workers that answer ``inspect throttle``; None as for `consumed`."""
     if not app.conf.broker_write_url:
         return None
     try:
@@ -79,7 +79,7 @@ def _slots_of(worker: dict[str, Any]) -> Slots:
 
 
 def named(app: Any) -> set[str]:
-    """Return the queues that the app's configuration names; not those of broadcasts, of which each worker has one."""
+    """Return the queues in the app's configuration, without broadcast queues, because each worker has its own."""
     if not app.conf.broker_read_url:
         return set()
     queues = app.amqp.queues.values()
@@ -87,11 +87,12 @@ def named(app: Any) -> set[str]:
 
 
 class Depth(NamedTuple):
-    """What the broker says of a queue.
+    """The depth of a queue in the broker.
 
     Attributes:
-        messages: that wait, without those that a worker has taken and keeps unacknowledged; None: it does not say.
-        exists: whether there is such a queue; None: it does not say.
+        messages: the waiting messages, without the unacknowledged ones of workers; None: the broker does not report
+            them.
+        exists: whether the queue exists; None: the broker does not report that.
     """
 
     messages: int | None = None
@@ -99,7 +100,7 @@ class Depth(NamedTuple):
 
 
 def depths(app: Any, names: Iterable[str], known: Container[str] = ()) -> dict[str, Depth]:
-    """Return how many messages wait in these queues of the broker, and whether those exist that are not known."""
+    """Return the depth of these queues of the broker; for queues that are not ``known``, with their existence."""
     found = dict.fromkeys(names, Depth())
     if not found or not app.conf.broker_read_url:
         return found
@@ -107,17 +108,17 @@ def depths(app: Any, names: Iterable[str], known: Container[str] = ()) -> dict[s
         exchanges = [each.exchange.name for each in app.amqp.queues.values() if each.exchange is not None]
         with reached(app.connection_for_read, _PATIENCE) as connection:
             for name in found:
-                # What the binding says of a queue that is known anyway is not worth a question for each exchange.
+                # A known queue needs no proof of its existence, which takes a request for each exchange.
                 found[name] = _depth(connection, name, () if name in known else dict.fromkeys([name, *exchanges]))
     except Exception:
-        logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
+        logger.debug("The broker does not report the messages in its queues", exc_info=True)
     return found
 
 
 def _depth(connection: Any, name: str, exchanges: Iterable[str]) -> Depth:
     with connection.channel() as channel:  # an error of AMQP closes it
         if isinstance(channel, virtual.Channel) and type(channel)._size is virtual.Channel._size:  # noqa: SLF001
-            return Depth()  # kombu's own default, which is always 0
+            return Depth()  # the default of kombu, which is always 0
         try:
             count = int(channel.queue_declare(queue=name, passive=True).message_count)
         except connection.channel_errors as error:
@@ -128,12 +129,12 @@ def _depth(connection: Any, name: str, exchanges: Iterable[str]) -> Depth:
 
 
 def _knows_its_queues(channel: Any) -> bool:
-    """Whether an undeclared queue is refused; kombu's own default is that there is any."""
+    """Return whether the transport refuses undeclared queues; by kombu's default any queue exists."""
     return not isinstance(channel, virtual.Channel) or type(channel)._has_queue is not virtual.Channel._has_queue  # noqa: SLF001
 
 
 def _is_bound(channel: Any, queue: str, exchanges: Iterable[str]) -> bool:
-    """Whether a queue that has no messages was declared: in Redis an empty list is none, but its binding stays."""
+    """Return whether an empty queue was declared: Redis has no empty lists, but the binding of the queue stays."""
     if not isinstance(channel, virtual.Channel):
         return False
     for exchange in exchanges:

@@ -1,4 +1,4 @@
-"""What the store has of one group of limits: how they stand, who holds and who waits."""
+"""Read one group of limits from the store: status, holders and parked tasks."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ __all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "part
 
 T = TypeVar("T")
 
-#: Limits, lines, parked tasks or ids of one call.
+#: The most limits, lines, parked tasks or ids of one call.
 AT_ONCE = 100
-#: Holders that one call reads: the store decodes the record of each.
+#: The most holders of one call, because the store decodes the record of each.
 _HOLDERS = 50
-#: Names of limits and keys, or holders, that are looked through for those of one limit.
+#: The most names of limits and keys, or holders, that are searched for those of one limit.
 _NAMES = 20_000
-#: Lanes that are looked through for the queues of parked tasks.
+#: The most lanes that are searched for the queues of parked tasks.
 MOST_LANES = 20_000
-#: Where the lanes of those begin that wait for an outcome (locks.lua); no other lane comes between them.
+#: The beginning of the lanes of tasks that wait for an outcome (locks.lua); no other lane sorts between these.
 _FOLLOWERS = "[follow:"
-#: Parked tasks that one call reads.
+#: The most keys, holders, parked tasks or records of one report.
 MOST = 1000
 
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """A holder whose lease had ended, and has been cleared.
+    """A holder that was cleared because its lease had ended.
 
     Attributes:
-        task_id: of the task.
-        needs: the permits that it held; none for one that only had an identity lock.
+        task_id: the id of the task.
+        needs: the permits that the task held; none for a task that only had an identity lock.
     """
 
     task_id: str
@@ -81,18 +81,18 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of a limit: as the store writes them, and whether there may be more."""
+    """The keys of a limit: their texts in the store, and whether there may be more."""
 
     names: tuple[str, ...]
     cut: bool
 
 
 class Reader:
-    """Reads one group of limits; every method raises `StoreUnavailable` when the store does not answer or refuses.
+    """Read one group of limits; each method raises `StoreUnavailable` if the store does not answer or refuses.
 
     Args:
         app: the Celery app.
-        group: of limits.
+        group: the name of the group.
     """
 
     def __init__(self, app: Any, group: str) -> None:
@@ -103,11 +103,11 @@ class Reader:
         self.broker = settings_of(app).broker_code
 
     def is_ours(self, broker: str) -> bool:
-        """Whether a queue of this broker is one of the app's own; an app without a broker cannot tell them apart."""
+        """Return whether a queue of this broker is one of the app's own; True for an app without a broker."""
         return not broker or not self.broker or broker == self.broker
 
     def read(self, reader: Callable[[Any], T], call: Call) -> T:
-        """Return what a reader makes of the reply to a call."""
+        """Return the value that a reader makes of the reply to a call."""
         return read(reader, self.ask(call))
 
     def services(self) -> list[Service]:
@@ -115,11 +115,11 @@ class Reader:
         return self.read(read_services, self.store.services())
 
     def declared(self) -> list[Declared]:
-        """Return what each worker of this group of limits has declared."""
+        """Return the declarations of each worker of this group of limits."""
         return self._each(read_declared, self.store.declared, lambda each: each.worker, MOST)
 
     def lost_runs(self) -> list[LostRun]:
-        """Return the runs of tasks that run once whose leases have ended, and which may go on; by worker and task."""
+        """Return the runs of singletons whose leases have ended and which may go on, by worker and task."""
         found = self._each(read_lost_runs, self.store.lost, lambda each: each.nonce, MOST)
         return sorted(found, key=lambda each: (each.worker, each.task, each.nonce))
 
@@ -127,12 +127,12 @@ class Reader:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
 
     def clock(self) -> tuple[datetime, float]:
-        """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
+        """Return the store's time, and the seconds without starts after the store has lost its data (else 0)."""
         view = self.read(read_task_view, self.store.explain(""))
         return view.now, view.settling
 
     def store_errors(self) -> int:
-        """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
+        """Return how often workers lost the store, or the store refused a call, as far as they have reported that."""
         return self.read(int, self.store.errors())
 
     def status(
@@ -141,10 +141,12 @@ class Reader:
         sources: Iterable[str] = ("limits", "overrides", "used", "waiting"),
         most: int | None = None,
     ) -> tuple[LimitStatus, ...]:
-        """Return how the limits stand, and those of their keys that hold permits, wait or were changed.
+        """Return the status of the limits, and of their keys with holders, parked tasks or changes.
 
-        Where there are more keys, those that are found first: ``sources`` is where to look, in this order. ``most`` is
-        how many rows in all, limits before keys; None: any number.
+        Args:
+            most_keys: the most keys; if there are more, those that are found first.
+            sources: the keys of the store to search, in this order.
+            most: the most rows in all, limits before keys; None: any number.
         """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}
@@ -161,7 +163,7 @@ class Reader:
         return self.stand(sorted(names[:most], key=_by_name))
 
     def explain(self, task_id: str) -> TaskView:
-        """Return what the store knows of a task."""
+        """Return the view of a task."""
         names = self._names()
         view = self.read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
         if self.is_ours(view.broker):
@@ -170,23 +172,23 @@ class Reader:
         return replace(view, service=known.get(view.broker, view.broker))
 
     def is_declared(self, name: str) -> bool:
-        """Whether a worker has declared this limit here."""
+        """Return whether a worker has declared this limit here."""
         (status,) = self.stand([name])
         return status.declared
 
     def names(self) -> Iterator[str]:
-        """Return the names of all that was declared, or said something of."""
+        """Yield the names of all declared limits, and of all limits and keys with runtime overrides."""
         for source in ("limits", "overrides"):
             for page in self._pages(source):
                 yield from page
 
-    def said_of(self, limit: str) -> list[Bucket]:
-        """Return the limit, and those keys of it of which something was said."""
+    def overridden_buckets(self, limit: str) -> list[Bucket]:
+        """Return the limit, and its keys with runtime overrides."""
         found = {Bucket.parse(name) for page in self._pages("overrides") for name in page}
         return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
 
     def keys_of(self, limit: str) -> Keys:
-        """Return the keys of a limit that somebody has said something of, waits for or holds, in this order."""
+        """Return the keys of a limit with runtime overrides, parked tasks or holders, in this order."""
         found: dict[str, None] = {}
         looked_at = 0
         for source in ("overrides", "waiting", "used"):
@@ -202,7 +204,7 @@ class Reader:
         return self.paged(read_names, partial(self.store.limits, source))
 
     def paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
-        """Yield the pages of a script that returns where to go on, and is called with it."""
+        """Yield the pages of a script that takes a cursor, and returns the next one with each page."""
         after, more = "", True
         while more:
             after, page = self.read(reader, call(after))
@@ -216,7 +218,7 @@ class Reader:
         name: Callable[[T], str],
         most: int,
     ) -> list[T]:
-        """Return what the pages of a script have, each by its name once, until there are so many."""
+        """Return the items of the pages of a script, one for each name, until there are ``most``."""
         found: dict[str, T] = {}
         for page in self.paged(reader, call):
             found.update((name(each), each) for each in page)
@@ -225,12 +227,12 @@ class Reader:
         return list(found.values())
 
     def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
-        """Return how these buckets stand; when each could start next with other rates, if there are any."""
+        """Return the status of these buckets; with ``rates``, their next start by these rates."""
         pages = (self.read(read_statuses, self.store.status(some, rates)) for some in portions(buckets))
         return tuple(chain.from_iterable(pages))
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
-        """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
+        """Return the holders of all limits, or of this limit among the first `_NAMES` holders."""
         found: dict[str, Holder] = {}
         names = self._names()
         past, more = 0, True
@@ -241,16 +243,16 @@ class Reader:
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
-        """Return who waits, for this limit or at all."""
+        """Return the parked tasks of this limit, or of all limits."""
         return read(read_parked, self._parked_rows(bucket, most))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
-        """Return who is first in each of these lines; None: nobody stands in it."""
+        """Return the first task in each of these lines; None for an empty line."""
         names = portions([each.text for each in buckets])
         return [each for some in names for each in self.read(read_firsts, self.store.firsts(some))]
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
-        """Return the parked task that waits for longest of each limit; without those in whose lines nobody stands."""
+        """Return the parked task of each limit with the longest wait; limits with empty lines are left out."""
         found: dict[str, Oldest] = {}
         for some in portions(limits):
             rows = self.read(read_oldest, self.store.oldest(some))
@@ -258,11 +260,11 @@ class Reader:
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
-        """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
+        """Return the waiters in the lines of this limit; None: in all lines, and those that only wait for a slot."""
         return read(read_waiters, self._parked_rows(bucket, most))
 
     def _parked_rows(self, bucket: Bucket | None, most: int) -> list[Any]:
-        """Return rows of parked tasks, read a page at a time; one that moves meanwhile is there once."""
+        """Return rows of parked tasks, read a page at a time; a task that moves between pages is there once."""
         found: dict[bytes, Any] = {}
         after, left = b"", min(most, MOST)
         while left > 0:
@@ -278,13 +280,13 @@ class Reader:
         return takewhile(lambda each: each.what == "waits", self.parked_ids(None, after=_FOLLOWERS))
 
     def parked_ids(self, bucket: Bucket | None, after: str = "") -> Iterator[ParkedId]:
-        """Yield all who wait and need permits of this limit, or at all; lane by lane."""
+        """Yield all parked tasks that need permits of this limit (None: all), lane by lane."""
         more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
             following, page = self.read(read_parked_ids, call)
             yield from page
-            # Lines that something else has put out of order, and which no worker has put right yet, could go round.
+            # Lines that another program has put out of order, and which are not repaired yet, could cause a loop.
             more = following[1:] > after[1:]
             after = following
 
@@ -307,7 +309,7 @@ class Reader:
         return found, True
 
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
-        """Drop parked tasks; return how many were still parked, and to run."""
+        """Drop parked tasks; return the number of tasks that were still parked and would have run."""
         change, dropped = b"", 0
         for some in portions(tasks):
             text = bucket.text if bucket else ""
@@ -316,19 +318,19 @@ class Reader:
         return dropped
 
     def locks(self, most: int) -> tuple[LockStatus, ...]:
-        """Return the identity locks that somebody has."""
+        """Return the identity locks that are held."""
         return tuple(self._each(read_locks, self.store.locks, lambda each: each.identity, most)[:most])
 
     def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
-        """Take an identity lock away from whoever has it; ``name`` is that of the task."""
+        """Take an identity lock away from any task; ``name`` is the task's name."""
         return bool(self.ask(self.store.unlock(identity, name=name, by=by, why=why)))
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
-        """Return the tasks whose records nobody can read."""
+        """Return the tasks with unreadable records."""
         return self.read(read_set_aside, self.store.aside(min(most, MOST)))
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
-        """Return who changed what at run time, of this limit or at all, newest first."""
+        """Return the changes at run time of this limit, or all changes, newest first."""
         changes = self.read(read_changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
@@ -339,16 +341,16 @@ class Reader:
 
 
 def portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield as many of these as one call has, until all were there."""
+    """Yield the items in portions for one call each."""
     return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
 
 
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
-    """Return the limits of which keys in use are not among these, and how many of them are missing.
+    """Return the number of missing keys in use of each limit; limits without missing keys are left out.
 
     Args:
         statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
-        most_keys: so many keys at most. Fewer are all, even if some came into use while they were read.
+        most_keys: the most keys of that call. Fewer keys are all keys, even if some came into use during the call.
     """
     in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
     if sum(each.key is not None for each in statuses) < most_keys:
@@ -359,7 +361,7 @@ def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
 
 
 def readers(app: Any) -> Iterator[Reader]:
-    """Yield one for each group of limits."""
+    """Yield a reader for each group of limits."""
     for group in sorted({settings_of(app).group, *groups_of(app)}):
         yield Reader(app, group)
 

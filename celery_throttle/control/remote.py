@@ -1,4 +1,4 @@
-"""Carry out what ``celery control throttle_pause`` and the like ask for, in a worker that was told to."""
+"""Carry out the commands of ``celery control throttle_pause`` and the like, in a worker that receives them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _OPTIONS = {"key", "why", "by", "request"}
 
 
 def carry_out(app: Any, command: str, arguments: Mapping[str, Any], *, by: str) -> dict[str, str]:
-    """Change a limit; return ``{"ok": how it stands then}``, or ``{"error": one line}``.
+    """Change a limit; return ``{"ok": status after the change}``, or ``{"error": one line}``.
 
     Args:
-        app: the worker's.
+        app: the worker's app.
         command: one of `STEERS`.
-        arguments: as they were sent: ``limit``, ``permits``, ``rate`` (text, or a list), ``burst``, ``key``, ``for``
-            (seconds, or ``"10m"``), ``why``, ``by``, and ``request``, which is the same for all who are told to; or in
-            words, ``why=...``.
-        by: who does it, if that was not said.
+        arguments: the sent arguments: ``limit``, ``permits``, ``rate`` (text, or a list), ``burst``, ``key``, ``for``
+            (seconds, or ``"10m"``), ``why``, ``by``, and ``request``, which is the same for all receiving workers; or
+            words such as ``why=...``.
+        by: the operator, if the arguments have none.
     """
     try:
         return {"ok": _carried_out(app, command, _options(command, arguments, by))}
@@ -52,18 +52,18 @@ def _carried_out(app: Any, command: str, options: dict[str, Any]) -> str:
 
 
 def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
-    """Return what was sent, by its names."""
+    """Return the sent arguments by name."""
     steers, given = STEERS[command], dict(arguments)
     words = [str(given.pop(word)) for word in WORDS if word in given]
     number = given.get("permits")
     if isinstance(number, str) and not number.isdecimal() and ("=" in number or "/" not in number):
-        words.insert(0, given.pop("permits"))  # there is no number: it is what follows it
+        words.insert(0, given.pop("permits"))  # the number was left out, so this is the first word
     limit = given.pop("limit", None)
-    # The command line adds who sends it; others may not.
+    # The command line adds the operator to the limit; other senders may not.
     options = {"by": by} | (limit if isinstance(limit, dict) else {"limit": limit}) | given
     wanted = {"limit"}
     known = wanted | _OPTIONS | ({"for"} if steers.lasts else set()) | (_NUMBERS if steers.permits else set())
-    options |= _said(words, known - wanted)
+    options |= _read_words(words, known - wanted)
     texts = [options.get(name) for name in ("limit", "request") if name in options]
     if not wanted <= options.keys() <= known or not all(isinstance(text, str) for text in texts):
         raise ConfigurationError(f"{command} wants {steers.signature}, got {_shown(arguments)}")
@@ -73,8 +73,8 @@ def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, A
     return options
 
 
-def _said(words: list[str], names: set[str]) -> dict[Any, str]:
-    """Read each ``name=value``; the first may be a key alone. What is none of these, or comes twice, is None's."""
+def _read_words(words: list[str], names: set[str]) -> dict[Any, str]:
+    """Read each ``name=value``; the first word may be a key alone. Other or repeated words are stored under None."""
     found: dict[Any, str] = {}
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -85,7 +85,7 @@ def _said(words: list[str], names: set[str]) -> dict[Any, str]:
 
 
 def _seconds(lasts: object) -> Any:
-    """Return how long something lasts as `LimitControl` takes it, which checks what is no text."""
+    """Return a duration for `LimitControl`, which checks values other than text and numbers."""
     if not isinstance(lasts, str):
         if isinstance(lasts, int | float) and not isinstance(lasts, bool) and 0 < lasts < LONGEST:
             return timedelta(seconds=lasts)
@@ -94,7 +94,7 @@ def _seconds(lasts: object) -> Any:
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:
-    """Return what was sent, as people write it."""
+    """Return the sent arguments as people write them."""
     limit = arguments.get("limit")
     words = [limit.get("limit") if isinstance(limit, dict) else limit, arguments.get("permits")]
     words += [arguments[word] for word in WORDS if word in arguments]

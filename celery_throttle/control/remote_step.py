@@ -1,4 +1,4 @@
-"""Have a worker answer Celery's remote control, in the thread that consumes: at once, or not much later."""
+"""Let a worker answer Celery's remote control in its consumer thread, within a short timeout."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Remote", "RemoteStep"]
 
-#: Seconds for which the consumer waits at most: it can only answer before it goes on, and whoever asked waits a second.
+#: The most seconds for which the consumer waits: it answers before it goes on, and the sender waits a second.
 _PATIENCE = 0.5
 
 
 class Remote:
-    """Answers the commands of `celery_throttle.control.panel`.
+    """Answer the commands of `celery_throttle.control.panel`.
 
     Args:
-        app: the worker's.
-        hostname: of the worker, as Celery calls it.
-        loop: of the gate.
-        report: returns what only the worker knows; called on the loop.
+        app: the worker's app.
+        hostname: the worker's name in Celery.
+        loop: the loop of the gate.
+        report: returns the worker's own state; called on the loop.
     """
 
     def __init__(self, app: Any, hostname: str, loop: Loop, report: Callable[[], dict[str, Any]]) -> None:
@@ -39,14 +39,14 @@ class Remote:
         self._one_at_a_time = threading.Lock()
 
     def inspect(self) -> dict[str, Any]:
-        """Return which versions this worker runs, and what only it knows."""
+        """Return the versions of this worker, and its own state."""
         try:
             return {"versions": versions(), **self._loop.ask(self._report, _PATIENCE)}
         except NotInTime:
             return {"error": f"the gate of this worker is busy: no answer within {_PATIENCE:g} s"}
 
     def steer(self, command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Change a limit, in a thread: a store that says nothing must not keep the worker from its tasks."""
+        """Change a limit, in a thread, because a store that does not answer must not block the worker's tasks."""
         if not self._one_at_a_time.acquire(blocking=False):
             return {"error": "the store has not answered the last command yet: ask again in a second"}
         answer: Future[dict[str, str]] = Future()
@@ -61,9 +61,9 @@ class Remote:
     def _carry_out(self, answer: Future[dict[str, str]], command: str, arguments: Mapping[str, Any]) -> None:
         try:
             done: Any = carry_out(self._app, command, arguments, by=f"celery control at {self._hostname}")
-        except Exception as error:  # noqa: BLE001 - Celery tells of it, as of its own commands
+        except Exception as error:  # noqa: BLE001 - Celery reports it, as for its own commands
             done = error
-        self._one_at_a_time.release()  # first: who has the answer may ask again
+        self._one_at_a_time.release()  # before the answer, because its receiver may send the next command
         if isinstance(done, Exception):
             answer.set_exception(done)
         else:
@@ -71,16 +71,16 @@ class Remote:
 
 
 class RemoteStep(bootsteps.Step):
-    """Puts the answers into a worker that throttles."""
+    """Add the answers to a worker that throttles."""
 
     requires = ("celery_throttle.worker.bootsteps:WorkerStep",)
 
     def include_if(self, worker: Any) -> bool:
-        """Only together with the gate."""
+        """Return whether the worker has the gate."""
         return hasattr(worker, "throttling")
 
     def create(self, worker: Any) -> None:
-        """Have Celery know the commands, also where no `celery` command has, as with `app.Worker()`."""
+        """Register the commands, also in a process without the `celery` command, as with `app.Worker()`."""
         panel.register()
         throttling = worker.throttling
         worker.throttle_remote = Remote(worker.app, worker.hostname, throttling.loop, throttling.report)

@@ -1,4 +1,4 @@
-"""Delete what the library has stored: the last step of doing without it."""
+"""Delete all data of the library: the last step of its removal."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredData", "remove_data", "stored_data"]
 
-#: Holders, locks and unreadable records that are counted of each group.
+#: The most holders, locks and unreadable records that are counted for each group.
 _MOST = 20_000
 _REMEMBERED = ("done", "failed")
 
 
 @dataclass(frozen=True)
 class StoredData:
-    """What the library has stored under a prefix.
+    """The data of the library under a prefix.
 
     Attributes:
-        prefix: of the keys.
-        spaces: what the keys begin with: one for each group of limits.
-        keys: how many there are, or have been deleted.
-        size: their bytes; None if the server does not tell.
-        workers: that called within the last five minutes.
-        parked: tasks that are parked.
-        held: tasks and processes that hold permits, tasks that run under an identity lock; also locks and semaphores
-            of ``celery_throttle.primitives``.
-        locks: identity locks of calls that are published, or run.
-        remembered: calls that are remembered, so that they do not run again.
-        set_aside: tasks whose records in the store nobody can read, with their messages.
-        others: what other keys begin with that begin alike; they stay.
+        prefix: the prefix of the keys.
+        spaces: the beginnings of the keys: one for each group of limits.
+        keys: the number of keys, or of deleted keys.
+        size: their size in bytes; None if the server does not report sizes.
+        workers: the number of workers that called within the last five minutes.
+        parked: the number of parked tasks.
+        held: the number of holders of permits and of running tasks with an identity lock, plus the held locks and
+            semaphores of ``celery_throttle.primitives``.
+        locks: the number of identity locks of calls that are published, or run.
+        remembered: the number of remembered calls, which do not run again.
+        set_aside: the number of tasks with unreadable records, which are stored with their messages.
+        others: the beginnings of other keys with the same prefix; these keys stay.
     """
 
     prefix: str
@@ -59,12 +59,12 @@ class StoredData:
 
     @property
     def in_use(self) -> tuple[str, ...]:
-        """Why it should stay, and what to do about it."""
+        """The reasons against deleting, each with the fix."""
         return tuple(_in_use(self))
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What its end means for tasks."""
+        """The consequences of deleting for tasks."""
         return tuple(_lost(self))
 
     def __str__(self) -> str:
@@ -103,13 +103,13 @@ def _lost(data: StoredData) -> Iterator[str]:
 
 
 def stored_data(app: Any) -> StoredData:
-    """Return what is stored under the app's prefix, of all groups of limits that its tasks name.
+    """Return the data under the app's prefix, for all groups of limits of its tasks.
 
     Raises:
         ConfigurationError: a setting cannot work.
         StoreUnavailable: the store does not answer, or refuses.
     """
-    app.finalize(auto=True)  # its tasks are bound, and have said which groups there are
+    app.finalize(auto=True)  # binds the tasks, which register their groups
     settings, places = settings_of(app), _places(app)
     found = [count_keys(settings.url, keys) for keys in places]
     numbers: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def stored_data(app: Any) -> StoredData:
 
 
 def _places(app: Any) -> list[Keys]:
-    """Return where keys may be: those of each group, and those of the primitives, which have none."""
+    """Return the key spaces: one for each group, and that of the primitives, which have no group."""
     prefix = settings_of(app).prefix
     return [Keys(prefix, group) for group in sorted({"", *(each.group for each in readers(app))})]
 
@@ -156,12 +156,12 @@ def _numbers(reader: Reader) -> Counter[str]:
 
 
 def remove_data(app: Any, *, force: bool) -> StoredData:
-    """Delete it; return what was there, with the number of deleted keys.
+    """Delete the data; return the former counts, with the number of deleted keys.
 
     Raises:
         StoreInUse: workers are connected, tasks are parked or permits are held; not with ``force``.
         ConfigurationError: as `stored_data`.
-        StoreUnavailable: as `stored_data`; what is deleted by then stays so.
+        StoreUnavailable: as `stored_data`; the keys that were deleted until then stay deleted.
     """
     data = stored_data(app)
     if data.in_use and not force:

@@ -1,4 +1,4 @@
-"""Put right what is stored and wrong."""
+"""Repair the data of the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mend"]
 
-#: The keys that are looked through: indexes after what they are made of, what was found last.
+#: The keys to repair, in this order: indexes after their sources, the found defects (``aside``) last.
 _MENDED = (
     *("limits", "overrides", "workers", "records", "locks", "rates", "turns", "lanes"),
     *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
@@ -21,7 +21,7 @@ _MENDED = (
 
 
 def mend(reader: Reader, *, dry_run: bool) -> list[Wrong]:
-    """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
+    """Drop or set aside unreadable fields, and correct those that contradict the records; return these fields."""
     found: dict[Wrong, None] = {}
     for key in _MENDED:
         for page in reader.paged(read_wrong, partial(reader.store.mend, key, mends=not dry_run)):

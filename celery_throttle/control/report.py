@@ -1,8 +1,8 @@
-"""One verdict: what is wrong, why, what to do next.
+"""Report one verdict: the problems, their reasons and the next steps.
 
 The same state gives the same verdict, in the same order: each finding comes from one fixed rule, and rules do not weigh
-each other. An alarm is what loses work, or lets it wait longer than ``patience`` for a reason that somebody can end;
-all else is a remark. What it costs is bounded by the numbers below, whatever the store has.
+each other. A finding is an alarm if work is lost, or waits longer than ``patience`` for a reason that an operator can
+end. All other findings are remarks. The numbers below bound the cost of a report for any store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery_throttle.control.diagnosis import declared_otherwise, examined, read
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.lost_runs import running_twice
-from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
+from celery_throttle.control.queues import NO_ANSWER, consumed
 from celery_throttle.control.reader import MOST, MOST_LANES, Reader, partly
 from celery_throttle.control.server import FULL
 from celery_throttle.control.silent import silent_workers
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "report"]
 
-#: Lines of each group of limits that are looked at, each with a call.
+#: The most lines of each group of limits that are checked, each with a call.
 _MOST_LINES = 50
-#: Seconds after which what was read first says nothing of now.
+#: Seconds after which the first values of a report may be outdated.
 _STALE = 15.0
 _NAMED = 3
 
 
 @dataclass(frozen=True)
 class Report:
-    """How everything is, in one verdict.
+    """The state of the store, the limits and the lines, in one verdict.
 
     Attributes:
-        at: the store's time when it was read.
-        took: seconds from the first to the last look.
-        alarms: what needs somebody, the worst first.
-        remarks: what is worth knowing.
-        unchecked: a sentence for each thing that could not be looked at.
+        at: the store's time at the beginning.
+        took: seconds from the first to the last read.
+        alarms: the findings that need an operator, the worst first.
+        remarks: the other findings.
+        unchecked: a sentence for each part that could not be checked.
     """
 
     at: datetime
@@ -60,7 +60,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The verdict in a line; that nothing needs attention only if nothing was found and everything looked at."""
+        """The verdict in a line: "nothing needs attention" only without findings and with everything checked."""
         if not (self.alarms or self.remarks or self.unchecked):
             return "nothing needs attention"
         none = "no alarm in what was looked at" if self.unchecked else "no alarm"
@@ -74,11 +74,11 @@ class Report:
 
 
 def report(app: Any, commands: Commands, patience: timedelta) -> Report:
-    """Look at the store, the limits and the lines, and say what is wrong.
+    """Check the store, the limits and the lines, and return the findings.
 
     Raises:
         ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or does not let us in.
+        StoreUnavailable: the store does not answer, or denies access.
     """
     app.finalize(auto=True)
     began, now = time.monotonic(), None
@@ -96,9 +96,9 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
                 found += _of_group(app, reader, read_at, patience, commands, unchecked)
                 queues |= _queues(reader, queues, unchecked)
         except StoreUnavailable as error:
-            found.append(Finding("store", True, "Who holds and who waits cannot be read.", str(error)))
+            found.append(Finding("store", True, "Holders and parked tasks cannot be read.", str(error)))
     at_last = now or datetime.now(timezone.utc)
-    found += _nobody_consumes(app, queues, at_last, patience, commands, unchecked)
+    found += _unconsumed(app, queues, at_last, patience, commands, unchecked)
     took = time.monotonic() - began
     if took > _STALE:
         unchecked.append(f"Whether all of this is so still: reading it took {span(took)}.")
@@ -108,20 +108,20 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
 
 
 def _of_servers(app: Any) -> Iterator[Finding]:
-    """Yield what is wrong with the servers and the options of tasks: an alarm where nothing can start."""
+    """Yield the problems of the servers and of the options of tasks: an alarm if no task can start."""
     for facts, found in examined(app):
         useless = facts.role not in (None, "master") or bool(facts.missing_rights)
-        for told in found:
-            full = told.startswith(FULL)
+        for problem in found:
+            full = problem.startswith(FULL)
             kind = "store" if useless or full else "set-up"
             why = _refused(app) if full else ""
-            yield Finding(kind, useless or full, f"{told[0].upper()}{told[1:]}.", why)
-    for told in remarks(app):
-        yield Finding("set-up", False, told)
+            yield Finding(kind, useless or full, f"{problem[0].upper()}{problem[1:]}.", why)
+    for remark in remarks(app):
+        yield Finding("set-up", False, remark)
 
 
 def _refused(app: Any) -> str:
-    """Return how often workers have already lost the store, or had a call refused."""
+    """Return a sentence: how often workers have lost the store, or the store refused a call."""
     try:
         count = sum(each.store_errors() for each in readers(app))
     except StoreUnavailable:
@@ -134,7 +134,7 @@ def _settling(seconds: float) -> Finding:
         "settling",
         True,
         f"The store has lost its data: nothing starts for another {span(seconds)}.",
-        "What was held is being put back by the workers, so nothing can be said of it yet.",
+        "The workers put their holders back, so the limits cannot be checked yet.",
     )
 
 
@@ -161,9 +161,9 @@ def _of_group(
     differing = list(declared_differently(reader, holders))
     yield from differing
     named = {each.limit for each in differing}
-    for name, told in declared_otherwise(app, reader):
+    for name, sentence in declared_otherwise(app, reader):
         if name not in named:
-            yield Finding("declared", False, f"{told}.", limit=name)
+            yield Finding("declared", False, f"{sentence}.", limit=name)
 
 
 def _set_aside(reader: Reader) -> Iterator[Finding]:
@@ -177,8 +177,8 @@ def _set_aside(reader: Reader) -> Iterator[Finding]:
             True,
             f"{counted(len(dropped), 'field')} of the store could not be read and {'were' if dropped[1:] else 'was'} "
             f"dropped: {one_line(named)}.",
-            f"Something else writes to these keys, or another release; the first since {at(dropped[0].since)}.",
-            ("ThrottleControl(app).set_aside() has what was there, for a week.",),
+            f"Another program or another release writes to these keys; the first since {at(dropped[0].since)}.",
+            ("ThrottleControl(app).set_aside() has the former values, for a week.",),
             since=dropped[0].since,
         )
     for why in dict.fromkeys(each.why for each in aside):
@@ -198,14 +198,14 @@ def _set_aside(reader: Reader) -> Iterator[Finding]:
 
 
 def _queues(reader: Reader, known: dict[str, ParkedInQueue], unchecked: list[str]) -> dict[str, ParkedInQueue]:
-    """Return the parked tasks of each queue, with those that are known of it already."""
+    """Return the parked tasks of each queue, added to the ``known`` ones of that queue."""
     found, cut = reader.parked_by_queue()
     if cut:
         unchecked.append(f"The queues of the parked tasks behind the first {MOST_LANES} lanes.")
     return {queue: each.and_also(known[queue]) if queue in known else each for queue, each in found.items()}
 
 
-def _nobody_consumes(
+def _unconsumed(
     app: Any,
     queues: dict[str, ParkedInQueue],
     now: datetime,
@@ -213,10 +213,10 @@ def _nobody_consumes(
     commands: Commands,
     unchecked: list[str],
 ) -> Iterator[Finding]:
-    """Yield the queues of parked tasks that no worker takes."""
+    """Yield the queues of parked tasks that no worker consumes."""
     taken = consumed(app) if queues else set()
     if taken is None:
-        unchecked.append(NOBODY_ANSWERED)
+        unchecked.append(NO_ANSWER)
         return
     for queue in sorted(queues.keys() - taken):
         count, since = queues[queue].tasks, queues[queue].since
@@ -233,6 +233,6 @@ def _nobody_consumes(
 
 
 def _once(found: list[Finding]) -> Iterator[Finding]:
-    """Leave out that nobody takes the first of a line where nobody consumes its queue."""
+    """Yield the findings once, without "no-slot" findings of queues that have a "no-worker" finding."""
     without = {each.queue for each in found if each.kind == "no-worker"}
     yield from (each for each in dict.fromkeys(found) if each.kind != "no-slot" or each.queue not in without)

@@ -1,7 +1,7 @@
-"""How many tasks of each queue could run now, were there workers for all of them: what to scale workers by.
+"""Count the runnable tasks of each queue (those that could run now with enough workers), to scale workers by.
 
-What a limit holds back is not among them, so it keeps no machine up. What is read is bounded: the lines of limits that
-are full, stopped or not due are not looked at, since nothing in them can start.
+Tasks that a limit holds back are not runnable, so they need no machine. The lines of limits that are full, stopped or
+not due are not read, because no task in them can start. The other reads are bounded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupWork", "Runnable", "UnknownQueue", "queue_work", "runnable", "work_of"]
 
-#: Lines, or limits with the lines of their keys, of each group that are read, each with one call.
+#: The most lines, or limits with the lines of their keys, that are read of each group, each with one call.
 _MOST_LINES = 100
-#: If no more than these wait for permits all lines are read in one call, with those who wait for a slot alone.
+#: If no more tasks than these wait for permits, one call reads all lines, and the tasks that only wait for a slot.
 _FEW = 100
-#: Tasks at the head of a line that is not read to its end.
+#: The least number of tasks to read from a line that is not read to its end.
 _LEAST = 10
 
 
@@ -46,13 +46,13 @@ class Runnable:
     """The work of a queue.
 
     Attributes:
-        queue: its name.
-        messages: that wait in the broker; None where the broker does not say.
-        running: throttled tasks that hold permits or an identity lock; others are not known to the store.
-        ready: parked tasks that could start with the permits that are free now.
-        runnable: all of these; None where the broker does not say.
-        known: False where it does not even say whether there is such a queue, and nothing else knows it.
-        at_least: whether there may be more, because not all limits, keys, holders and lines were looked at.
+        queue: the name of the queue.
+        messages: the messages that wait in the broker; None if the broker does not report them.
+        running: the throttled tasks that hold permits or an identity lock; the store does not have other tasks.
+        ready: the parked tasks that could start with the permits that are free now.
+        runnable: the sum of these; None if the broker does not report its messages.
+        known: False if the existence of the queue is not known to the broker, the app, the workers and the store.
+        at_least: whether there may be more, because not all limits, keys, holders and lines were read.
     """
 
     queue: str
@@ -65,9 +65,12 @@ class Runnable:
 
     def __str__(self) -> str:
         if not self.known:
-            return f"{self.queue}: not known, and the broker does not say whether there is such a queue"
+            return f"{self.queue}: not known, and the broker does not report whether there is such a queue"
         if self.messages is None:
-            return f"{self.queue}: not known, the broker does not say; {self.running} running, {self.ready} ready"
+            return (
+                f"{self.queue}: not known, the broker does not report its messages; {self.running} running, "
+                f"{self.ready} ready"
+            )
         least = "at least " if self.at_least else ""
         return (
             f"{self.queue}: {least}{self.runnable} runnable, {self.messages} in the broker, {self.running} running, "
@@ -77,12 +80,12 @@ class Runnable:
 
 @dataclass(frozen=True)
 class GroupWork:
-    """What the tasks of one group of limits do, by queue.
+    """The running and ready tasks of one group of limits, by queue.
 
     Attributes:
-        running: those that hold permits or an identity lock.
-        ready: those parked that could start.
-        cut: whether there may be more than was looked at.
+        running: the tasks that hold permits or an identity lock.
+        ready: the parked tasks that could start.
+        cut: whether there may be more, because not everything was read.
     """
 
     running: Counter[str] = field(default_factory=Counter)
@@ -91,7 +94,7 @@ class GroupWork:
 
 
 def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
-    """Return the work of these queues, by name; without any of all that are known.
+    """Return the work of these queues; without names, that of all known queues.
 
     Raises:
         ConfigurationError: a setting cannot work, or there is no such queue (`UnknownQueue`).
@@ -107,12 +110,12 @@ def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
 
 
 def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[Holder]) -> GroupWork:
-    """Return what the tasks of a group do, and which could start, as the gate would let them.
+    """Return the running and ready tasks of a group, by a simulation of the gate.
 
     Args:
-        reader: of the group.
-        statuses: how its limits stand, with their keys.
-        holders: who holds permits there. Those of lost workers count: somebody has to reclaim what they hold.
+        reader: the reader of the group.
+        statuses: the status of its limits and their keys.
+        holders: its holders. Those of lost workers count, because a worker has to reclaim their permits.
     """
     running = Counter(
         each.queue for each in holders if each.queue and not is_outside(each.queue) and reader.is_ours(each.broker)
@@ -140,13 +143,13 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[H
 def queue_work(
     app: Any, works: Iterable[GroupWork], queues: Iterable[str] = (), *, only: bool = False
 ) -> tuple[tuple[Runnable, ...], list[str]]:
-    """Return the work of the app's queues and of those that the store knows, by name, and what is wrong with others.
+    """Return the work of the app's queues and of the store's queues, and an error for each queue that does not exist.
 
     Args:
-        app: whose broker is asked.
-        works: of all groups.
-        queues: more of them, which may be mistaken.
-        only: no others than these.
+        app: the app of the broker.
+        works: the work of all groups.
+        queues: more queues, which may not exist.
+        only: whether to return only ``queues``.
     """
     running: Counter[str] = sum((each.running for each in works), Counter())
     ready: Counter[str] = sum((each.ready for each in works), Counter())
@@ -165,7 +168,7 @@ def queue_work(
             del found[queue]
             everything = {*known, *(consumes or ()), *found}
             errors.append(no_such_queue(queue, everything, workers_answered=consumes is not None))
-        else:  # kombu has 0 for it, as it has for any queue
+        else:  # kombu returns 0 messages for any queue
             found[queue] = Depth()
     return tuple(
         Runnable(
@@ -182,9 +185,9 @@ def queue_work(
 
 
 class _Asked(NamedTuple):
-    """Whose line is read: so many tasks, and whether those are all; of a limit with the lines of its keys.
+    """A line to read: the number of tasks, and whether these are all; of a limit with the lines of its keys.
 
-    Without a bucket all lines, and those who wait for a slot alone.
+    Without a bucket, all lines and the tasks that only wait for a slot.
     """
 
     bucket: Bucket | None
@@ -193,7 +196,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
-    """Return whose lines to read, `MOST` tasks in all: to the end where fewest wait, and a share of the others."""
+    """Return the lines to read, `MOST` tasks in all: the shortest ones to their ends, and a share of the others."""
     waiting: Counter[str] = Counter()
     begin: dict[str, list[LimitStatus]] = {}
     for each in statuses:
@@ -215,5 +218,5 @@ def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
 
 
 def _is_open(status: LimitStatus) -> bool:
-    """Whether the first in its line could start; one that is disabled has any number of permits, and no rate."""
+    """Return whether the first task in its line could start; a disabled limit has no rate and always has room."""
     return not status.stopped and status.has_room(1) and status.next_start_in <= 0

@@ -1,4 +1,4 @@
-"""What a server says of itself, of our rights on it, and how far away it is."""
+"""Examine a server: its settings, our rights on it, and its latency."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL", "RIGHTS", "StoreFacts", "examine"]
 
-#: Seconds. A task that starts waits for one call at least; moments are said by the store's clock.
+#: Seconds. Each start waits for at least one call, and ends by a given time follow the store's clock.
 _SLOW, _CLOCKS_APART = 0.05, 5.0
 _LOOKS = 9
 
-#: How the sentence about a full server begins.
+#: The beginning of the sentence about a full server.
 FULL = "the store is full"
 
-#: What the scripts and the clients have to be allowed, as docs/howto/redis.md says.
+#: The commands that the scripts and the clients need, as in docs/howto/redis.md.
 RIGHTS = (
     *("evalsha", "eval", "subscribe", "publish", "bitfield", "del", "exists", "get", "hdel", "hexists", "hget"),
     *("hgetall", "hincrby", "hkeys", "hmget", "hrandfield", "hscan", "hset", "hsetnx", "hstrlen", "pexpire"),
     *("setrange", "time", "zadd", "zcard", "zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore"),
     *("zrem", "zremrangebyscore", "zscan", "zscore"),
 )
-#: Asks the server itself, which Redis can since 7.0; nothing is carried out.
+#: Checks the rights on the server (Redis 7.0 and later); no command is carried out.
 _ASK_FOR_RIGHTS = """
 if not redis.acl_check_cmd then return false end
 local key, channel, missing = KEYS[1], ARGV[1], {}
@@ -58,19 +58,19 @@ return missing
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """A server that has limits; what it does not tell is None.
+    """A server that has limits; a fact that the server does not report is None.
 
     Attributes:
-        url: how it was named, without the passwords in it.
-        group: of limits, which it was looked at for; in a cluster each may be on another node.
+        url: the URL of the server, without its passwords.
+        group: the group of limits that the server was examined for; in a cluster each may be on another node.
         server: ``"Redis 7.0.15"``, ``"Valkey 9.1.2"``.
         role: ``"master"`` or ``"slave"``.
         eviction: its ``maxmemory-policy``.
         persistence: ``"append-only file"``, ``"snapshots"`` or ``"none"``.
-        missing_rights: the commands that we need and may not use.
-        latency: seconds from a question to its answer, the median of some.
+        missing_rights: the commands that the library needs and may not use.
+        latency: seconds from a command to its reply, the median of several.
         clock_difference: seconds by which its clock is ahead of this machine's.
-        full: whether it uses all the memory that it may (``maxmemory``), and so refuses what needs more.
+        full: whether the server uses all of its ``maxmemory``, and so refuses commands that need memory.
     """
 
     url: str
@@ -86,17 +86,17 @@ class StoreFacts:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What it does not tell."""
+        """The names of the facts that the server does not report."""
         names = ("server", "role", "eviction", "persistence", "missing_rights")
         return tuple(name for name in names if getattr(self, name) is None)
 
 
 def examine(url: str, keys: Keys, durability: Durability | None = None) -> tuple[StoreFacts, list[str]]:
-    """Return the facts of the server that has these keys, and a sentence with the fix for what is wrong with it.
+    """Return the facts of the server that has these keys, and a sentence with the fix for each problem.
 
     Raises:
         ConfigurationError: the URL cannot work.
-        StoreUnavailable: the store does not answer, or does not let us in.
+        StoreUnavailable: the store does not answer, or denies access.
     """
     with make_client(url, keys) as client:
         try:
@@ -125,19 +125,19 @@ def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
 
 
 def _is_full(info: dict[str, Any]) -> bool:
-    """Whether the server refuses what needs memory, as it decides that itself."""
+    """Return whether the server refuses commands that need memory, by the server's own rule."""
     most, counted = info.get("maxmemory") or 0, info.get("used_memory", 0)
     return bool(most) and counted - info.get("mem_not_counted_for_evict", 0) >= most
 
 
 def _times(client: Redis) -> tuple[float, float]:
-    """Return the seconds that an answer takes, and those that the server's clock is ahead."""
+    """Return (latency, clock difference) in seconds."""
     taken, ahead = [], []
     for _ in range(_LOOKS):
         began, clock = time.perf_counter(), time.time()
         try:
             seconds, microseconds = client.time()
-        except ResponseError:  # a sentinel, which has no clock: the findings say so
+        except ResponseError:  # a sentinel has no TIME command; the findings report the sentinel
             return 0.0, 0.0
         taken.append(time.perf_counter() - began)
         ahead.append(seconds + microseconds / 1e6 - clock - taken[-1] / 2)
@@ -147,7 +147,7 @@ def _times(client: Redis) -> tuple[float, float]:
 def _missing_rights(client: Redis, keys: Keys) -> tuple[str, ...] | None:
     try:
         missing: Any = client.eval(_ASK_FOR_RIGHTS, 1, keys.key("meta"), keys.wake, *RIGHTS)
-    except NoPermissionError:  # not to it, or not on these keys
+    except NoPermissionError:  # no right to EVAL, or none on these keys
         return ("eval",)
     except ResponseError:
         return None
@@ -174,5 +174,5 @@ def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
     if abs(facts.clock_difference) > _CLOCKS_APART:
         yield (
             f"the store's clock is {facts.clock_difference:+.1f} s from this machine's: set both by NTP, since "
-            f"what ends at a given time ends by the store's"
+            f"a change that ends at a given time ends by the store's clock"
         )

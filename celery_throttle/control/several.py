@@ -1,4 +1,4 @@
-"""Several limits read as one: those of a task."""
+"""Read the several limits of a task as one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["changes_of", "holders_of", "parked_of"]
 
 
 def holders_of(limits: Sequence[LimitControl], most: int) -> tuple[Holder, ...]:
-    """Return the holders of permits of any of these, each once; those first whose lease ends first."""
+    """Return the holders of permits of any of these limits, each once; the first lease to end first."""
     found = {row.task_id: row for each in limits for row in each.holders(most=most)}
     return tuple(sorted(found.values(), key=lambda row: row.lease_left))[:most]
 
 
 def parked_of(limits: Sequence[LimitControl], most: int) -> tuple[Parked, ...]:
-    """Return the parked tasks that need permits of any of these, each once; line by line."""
+    """Return the parked tasks that need permits of any of these limits, each once; line by line."""
     found = {row.task_id: row for each in limits for row in each.parked(most=most)}
     return tuple(found.values())[:most]
 
 
 def changes_of(limits: Sequence[LimitControl], most: int) -> tuple[Change, ...]:
-    """Return who changed any of these, newest first."""
+    """Return the changes of any of these limits, newest first."""
     found = [row for each in limits for row in each.audit(most=most)]
     return tuple(sorted(found, key=lambda row: row.at, reverse=True))[:most]

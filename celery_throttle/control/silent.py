@@ -1,4 +1,4 @@
-"""Workers that hold permits and have stopped renewing their leases, and the duplicates that wait for them."""
+"""Find workers that have stopped renewing their leases, and the duplicates that wait for their tasks."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["OVERDUE", "misses_renewals", "silent_workers"]
 
-#: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by none of them.
+#: Seconds. Workers and beat check leases at least this often, so none of them has seen a lease that ended before that.
 OVERDUE = 5.0
-#: Duplicates that are looked at, each with a call.
+#: The most duplicates that are checked, each with a call.
 _MOST_DUPLICATES = 50
 _NAMED = 3
-#: A worker renews each lease after this part of it; one that is left with no more has missed a renewal.
+#: A worker renews a lease each time this part of it has passed. A lease with less than this left has missed a renewal.
 _PART = 1 / 3
 
 
 def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands | None = None) -> Iterator[Finding]:
-    """Yield the workers that do not answer and hold something, and the tasks that wait for their identity locks.
+    """Yield the workers that hold permits or locks and do not answer, and the tasks that wait for these locks.
 
     Args:
-        reader: of one group of limits.
-        holders: of the group.
-        commands: how commands begin.
+        reader: the reader of one group of limits.
+        holders: the holders of the group.
+        commands: the beginning of commands.
     """
     commands = commands or Commands()
     lease = reader.store.lease
@@ -47,7 +47,7 @@ def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands
 
 
 def misses_renewals(holder: Holder, lease: float) -> bool:
-    """Whether the worker of a holder should have renewed this lease by now."""
+    """Return whether the worker of a holder should have renewed its lease by now."""
     return holder.lease_left < lease * _PART
 
 
@@ -58,7 +58,7 @@ def _overdue(holders: list[Holder], commands: Commands) -> Finding:
         True,
         f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
         f"{shortened(tasks, _NAMED)}.",
-        f"The lease of {tasks[0]} ended {span(-holders[0].lease_left)} ago, and no worker and no beat has looked "
+        f"The lease of {tasks[0]} ended {span(-holders[0].lease_left)} ago, and no worker and no beat has checked it "
         "since.",
         (commands.throttle("reap"),),
     )
@@ -81,7 +81,7 @@ def _silent(worker: str, holders: list[Holder], lease: float, commands: Commands
 
 
 def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterator[Finding]:
-    """Yield the tasks whose turn comes only when one of these holders has ended."""
+    """Yield the tasks that wait until one of these holders has ended."""
     waiting: dict[str, list[str]] = {}
     for each in islice(reader.waiting_for_outcomes(), _MOST_DUPLICATES):
         lock = reader.explain(each.task).lock

@@ -1,4 +1,4 @@
-"""What is to be said of how a limit stands, beside its numbers: in the same words on the command line and the page."""
+"""Describe the states of a limit (paused, full, ...) in words, the same on the command line and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.store.limit_status import LimitStatus, Said
+    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
 
 __all__ = ["State", "key_states", "states"]
 
@@ -29,7 +29,7 @@ _OF_KEYS = {
 
 
 class State(NamedTuple):
-    """One thing that is so: which, in words, and when it ends by itself."""
+    """A state of a limit: its kind, its text, and the time when it ends by itself."""
 
     kind: str
     text: str
@@ -37,23 +37,23 @@ class State(NamedTuple):
 
 
 def states(status: LimitStatus) -> Iterator[State]:
-    """Yield what is so of a limit, or of one key of it; what stops it first."""
+    """Yield the states of a limit, or of one key of it; those that stop it first."""
     if not status.declared:
         yield State("undeclared", "no worker has declared it")
     if status.paused:
-        yield State("paused", f"paused{_said(status.paused)}", status.paused.until)
+        yield State("paused", f"paused{_details(status.paused)}", status.paused.until)
     if status.held_back:
-        yield State("held-back", f"held back{_said(status.held_back)}", status.held_back.until)
+        yield State("held-back", f"held back{_details(status.held_back)}", status.held_back.until)
     if status.disabled:
-        yield State("disabled", f"disabled{_said(status.disabled)}", status.disabled.until)
+        yield State("disabled", f"disabled{_details(status.disabled)}", status.disabled.until)
     if status.override:
         instead = "" if status.permits is None else f" instead of {status.permits}"
         number = f"override {status.override.permits}{instead}"
-        yield State("override", f"{number}{_said(status.override)}", status.override.until)
+        yield State("override", f"{number}{_details(status.override)}", status.override.until)
     if status.rate_override:
         instead = f" instead of {rates_text(status.rates)}" if status.rates else ""
         rates = f"rate override {rates_text(status.rate_override.rates)}{instead}"
-        yield State("override", f"{rates}{_said(status.rate_override)}", status.rate_override.until)
+        yield State("override", f"{rates}{_details(status.rate_override)}", status.rate_override.until)
     if status.full and status.declared:
         yield State("full", "full")
     if status.next_start_in > 0:
@@ -66,7 +66,7 @@ def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:
     """Yield the states that keys of a limit have by themselves, each with the number of these keys.
 
     Args:
-        keys: those that were read.
+        keys: the keys that were read.
         cut: whether more keys are in use.
     """
     counts = Counter(kind for key in keys for kind in {*_kinds_of_key(key)})
@@ -77,14 +77,14 @@ def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:
 
 
 def _kinds_of_key(key: LimitStatus) -> Iterator[str]:
-    for kind, said in (
+    for kind, override in (
         ("paused", key.paused),
         ("held-back", key.held_back),
         ("disabled", key.disabled),
         ("override", key.override),
         ("override", key.rate_override),
     ):
-        if said and key.scope(said) == key.bucket:
+        if override and key.scope(override) == key.bucket:
             yield kind
     if key.full:
         yield "full"
@@ -92,8 +92,8 @@ def _kinds_of_key(key: LimitStatus) -> Iterator[str]:
         yield "rate"
 
 
-def _said(said: Said) -> str:
-    until = f" until {at(said.until.astimezone(timezone.utc))}" if said.until else ""
-    by = f" by {one_line(said.by)}" if said.by else ""
-    why = f" ({one_line(said.why)})" if said.why else ""
+def _details(override: RuntimeOverride) -> str:
+    until = f" until {at(override.until.astimezone(timezone.utc))}" if override.until else ""
+    by = f" by {one_line(override.by)}" if override.by else ""
+    why = f" ({one_line(override.why)})" if override.why else ""
     return f"{until}{by}{why}"

@@ -1,4 +1,4 @@
-"""How limits would stand without a pause, an override, a hold, or enforced again."""
+"""Compute the status of limits after the end of a pause, an override, a hold or a disabling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CHANGES", "TakingBack", "checked_change", "without"]
 #: The changes that end another change.
 TakingBack = Literal["reset", "resume", "enable", "release-hold"]
 CHANGES: tuple[TakingBack, ...] = get_args(TakingBack)
-#: What each ends, by the attributes of `LimitStatus`.
+#: The attributes of `LimitStatus` that each of them ends.
 _ENDS = {
     "reset": ("override", "rate_override"),
     "resume": ("paused",),
@@ -29,7 +29,7 @@ _ENDS = {
 
 
 def checked_change(bucket: Bucket, change: object) -> TakingBack:
-    """Return which change is meant.
+    """Return the checked name of a change.
 
     Raises:
         ConfigurationError: there is no such change.
@@ -46,13 +46,13 @@ def checked_change(bucket: Bucket, change: object) -> TakingBack:
 def without(
     reader: Reader, bucket: Bucket, change: TakingBack, stands: dict[Bucket, LimitStatus]
 ) -> dict[Bucket, LimitStatus]:
-    """Return how limits would stand after a change that ends another one.
+    """Return the status of limits after a change that ends another one.
 
     Args:
-        reader: of their group.
-        bucket: the limit with all its keys, or the one key, that is changed.
-        change: which.
-        stands: how they stand now, with the limit itself.
+        reader: the reader of their group.
+        bucket: the changed limit (with all its keys), or the changed key.
+        change: the change.
+        stands: the present status of each, with the limit itself.
     """
     found = {each: _ended(status, bucket, change, stands[Bucket(bucket.name)]) for each, status in stands.items()}
     by_rates: dict[tuple[RateStatus, ...], list[str]] = defaultdict(list)
@@ -67,14 +67,14 @@ def without(
 
 
 def _ended(status: LimitStatus, bucket: Bucket, change: TakingBack, limit: LimitStatus) -> LimitStatus:
-    """Return how a limit or key would stand; a change of a key hides the same change of its limit."""
+    """Return the status of a limit or key after the change; a key's own change hides the same change of its limit."""
     if status.name != bucket.name or bucket.key not in (None, status.key):
         return status
     ends: dict[str, Any] = {}
     all_keys = change == "release-hold" and bucket.key is None
     for what in _ENDS[change]:
-        said = getattr(status, what)
-        if said and (all_keys or status.scope(said) == bucket):
+        override = getattr(status, what)
+        if override and (all_keys or status.scope(override) == bucket):
             hidden = getattr(limit, what) if bucket.key is not None else None
             ends[what] = hidden
     if not ends:

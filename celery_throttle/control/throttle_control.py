@@ -1,4 +1,4 @@
-"""Look into limits and steer them at run time, for all workers at once."""
+"""Read the limits and change them at run time, for all workers at once."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ _OF_ALL = "it is of all limits and queues, throttle.drain(dry_run=True) counts"
 
 
 class ThrottleControl:
-    """The limits of an app's store: how they stand, who holds and who waits, and what is said of them at run time::
+    """The limits of an app's store: read their status, holders and parked tasks, and change them at run time::
 
         throttle = ThrottleControl(app)
         throttle.limit("api").override(2, until=timedelta(hours=1), why="their incident 42")
         throttle.limit("tenant", key="acme").pause(why="asked us to stop")
         print(throttle.explain(task_id))
 
-    What is said is kept in the store, with who said it, when and why, for all workers, also those that start later.
-    What only reads writes nothing, and reads no more than ``most`` says.
+    The store keeps each change with its operator, time and reason. A change holds for all workers, also for those that
+    start later. Methods that read write nothing, and read at most ``most`` rows.
 
     Args:
-        app: the Celery app; its tasks need not be imported, the store knows the limits of its workers.
+        app: the Celery app; its tasks need not be imported, because the store has the limits of its workers.
 
     Raises:
-        ConfigurationError: no Redis is known, or a setting cannot work.
-        StoreUnavailable: from every method, when the store does not answer or refuses; ``__cause__`` has the client's
+        ConfigurationError: no Redis is configured, or a setting cannot work.
+        StoreUnavailable: from each method, if the store does not answer or refuses; ``__cause__`` has the client's
             error.
 
     Warning:
-        What is read was so a moment ago. ``disable()`` lifts a limit that something may rely on.
+        The returned values may already have changed. ``disable()`` lifts a limit that another system may rely on.
     """
 
     @tells()
@@ -80,25 +80,25 @@ class ThrottleControl:
 
     @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
-        """Return what steers a limit, or one key of it.
+        """Return the control of a limit, or of one key of it.
 
         Args:
-            limit: its name, the `Limit` itself, or a task that has just this one, also by its name.
-            key: the value of its key, as tasks have it; None: the limit itself, and all its keys.
+            limit: the name of the limit, the `Limit` itself, or a task with exactly one limit (or the task's name).
+            key: the value of the limit's key, as in the calls of tasks; None: the limit itself, with all its keys.
 
         Raises:
-            ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys; the task
-                has none, or several.
+            ConfigurationError: no worker and no task of this app has declared the limit; the limit has no keys; the
+                task has no limit, or several.
         """
         return self._known.limit(limit, key)
 
     @tells(name="write throttle.limits(task)", limit="write throttle.limits(task)")
     def limits(self, task: str | Limit | Task[..., Any], *, key: object = None) -> tuple[LimitControl, ...]:
-        """Return what steers each limit of a task; what `limit` returns if a limit is given.
+        """Return the controls of all limits of a task; for a limit, its own control alone.
 
         Args:
-            task: the task or its name, or what `limit` takes.
-            key: of those of its limits that have keys.
+            task: the task or its name, or a limit as for `limit`.
+            key: the value of the key, for those of the limits that have keys.
 
         Raises:
             ConfigurationError: as `limit`, but for a task with several limits.
@@ -107,13 +107,13 @@ class ThrottleControl:
 
     @tells()
     def status(self, *, most: int = MOST, last_hour: bool = False) -> tuple[LimitStatus, ...]:
-        """Return how every limit of the store stands, whoever declared it, by name.
+        """Return the status of all limits of the store, by name, also of limits that other apps declare.
 
-        Of limits with keys, those keys that somebody holds or waits for, or has said something of.
+        Limits with keys are followed by their keys that have holders, parked tasks or changes at run time.
 
         Args:
-            most: how many at most, limits before keys.
-            last_hour: also what started on each limit in the last hour, and how long that had waited.
+            most: the most rows, limits before keys.
+            last_hour: with the starts of the last hour of each limit, and their waits.
         """
         read = [(place, place.status(count("most", most), most=most)) for place in self._known.readers()]
         found = [each for place, rows in read for each in (with_last_hour(place, rows) if last_hour else rows)]
@@ -122,11 +122,11 @@ class ThrottleControl:
 
     @tells(key="write throttle.limit('tenant', key='acme').holders()")
     def holders(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
-        """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
+        """Return the holders of permits (of this limit) or of an identity lock; the first lease to end first.
 
         Args:
-            limit: None for all.
-            most: how many at most.
+            limit: the limit or task, None for all holders.
+            most: the most rows.
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
@@ -134,11 +134,11 @@ class ThrottleControl:
 
     @tells(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
-        """Return who waits (for this limit, with all its keys), line by line, first come first.
+        """Return the parked tasks (of this limit, with all its keys), line by line, the oldest first.
 
         Args:
-            limit: None for all, also those that wait for their identity lock.
-            most: how many at most, up to 1000.
+            limit: the limit or task; None for all parked tasks, also those that wait for their identity lock.
+            most: the most rows, up to 1000.
         """
         if limit is not None:
             return parked_of(self.limits(limit), most)
@@ -146,13 +146,13 @@ class ThrottleControl:
 
     @tells()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
-        """Return who changed what at run time (of this limit, with all its keys), when and why, newest first.
+        """Return the changes at run time (of this limit, with all its keys), newest first.
 
-        Each is written together with the change itself. The newest 200 of each group of limits are kept.
+        Each record is written together with its change. The newest 200 of each group of limits are kept.
 
         Args:
-            limit: None for all, also what was no limit's.
-            most: how many at most.
+            limit: the limit or task; None for all changes, also those that are about no limit.
+            most: the most rows.
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
@@ -161,15 +161,15 @@ class ThrottleControl:
 
     @tells()
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
-        """Return what a task is doing, and why it waits if it does.
+        """Return the state of a task, and the reason why it waits.
 
-        Of a task that is in its queue still, or waits for its ETA, nothing more is known here than that.
+        A task that is still in its queue, or waits for its ETA, has the state "unknown".
 
         Args:
-            task_id: of the call, or the `AsyncResult` that ``delay`` returned.
+            task_id: the id of the task, or the `AsyncResult` of ``delay``.
 
         Raises:
-            ConfigurationError: it is neither.
+            ConfigurationError: the value is neither.
         """
         from celery_throttle.control.explaining import explain  # noqa: PLC0415 - most commands do without
 
@@ -177,11 +177,11 @@ class ThrottleControl:
 
     @tells()
     def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:
-        """Return one verdict: what is wrong, why, and what to do next; the same for the same state.
+        """Return one verdict: the problems, their reasons and the next steps; the same for the same state.
 
         Args:
-            patience: seconds, or a timedelta; who waits for longer, for a reason that somebody can end, is an alarm.
-            command: how your commands begin, for what to type.
+            patience: seconds, or a timedelta; a longer wait, for a reason that an operator can end, is an alarm.
+            command: the beginning of the commands in the verdict.
 
         Raises:
             ConfigurationError: patience is no number of seconds.
@@ -196,15 +196,15 @@ class ThrottleControl:
 
     @tells()
     def metrics(self, *, queues: Iterable[str] = ()) -> str:
-        """Return how the limits stand as text for Prometheus, in its own format and OpenMetrics' at once.
+        """Return the metrics of the limits as text, in the formats of Prometheus and OpenMetrics at once.
 
         Keys are summed: the number of series grows with the limits and queues alone.
 
         Args:
-            queues: those too, beside what the app's configuration names and tasks that run or could start are of.
+            queues: further queues, beside those of the app's configuration and of tasks that run or could start.
 
         Raises:
-            ConfigurationError: one of them is no text.
+            ConfigurationError: the name of a queue is no text.
         """
         from celery_throttle.control.exposition import exposition  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.metrics import measured  # noqa: PLC0415 - most commands do without
@@ -212,16 +212,16 @@ class ThrottleControl:
         return exposition(measured(self._app, queue_names("metrics", queues)))
 
     def runnable(self, *queues: str) -> tuple[Runnable, ...]:
-        """Return how many tasks of each queue could run now, were there workers for all: what to scale workers by.
+        """Return the number of tasks of each queue that could run now with enough workers, to scale workers by.
 
-        The broker is asked, too; where it does not say how many messages wait, ``runnable`` is None.
+        ``runnable`` is None if the broker does not report its waiting messages.
 
         Args:
-            queues: their names; without any, those of the app's configuration and of tasks that run or could start.
+            queues: names of queues; without any, those of the app's configuration and of tasks that run or could start.
 
         Raises:
-            ConfigurationError: one of them is no text; or there is no such queue, as far as configuration, routes,
-                tasks, broker, workers and parked tasks tell.
+            ConfigurationError: a name is no text, or there is no such queue in the configuration, the routes, the
+                tasks, the broker, the workers and the store.
         """
         from celery_throttle.control.runnable import runnable  # noqa: PLC0415 - most commands do without
 
@@ -229,18 +229,18 @@ class ThrottleControl:
 
     @tells("write throttle.drop({value}) for another task")
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
-        """Let a parked task not run; False if it is not parked. All of a limit: ``limit(...).drop()``.
+        """Drop a parked task, so that it does not run; False if it is not parked. See also ``limit(...).drop()``.
 
-        It ends as revoked, as soon as a worker of its queue has a free slot to say so; its identity lock is free at
-        once.
+        The task ends as revoked as soon as a worker of its queue has a free slot to report that. Its identity lock is
+        free at once.
 
         Args:
-            task_id: of the call, or the `AsyncResult` that ``delay`` returned.
-            by: who does it, None: ``user@host``.
-            why: for whoever looks later, and for whoever asks for the result.
+            task_id: the id of the task, or the `AsyncResult` of ``delay``.
+            by: the name of the operator, None: ``user@host``.
+            why: the reason, for later readers and for callers that wait for the result.
 
         Raises:
-            ConfigurationError: it is neither.
+            ConfigurationError: the value is neither.
         """
         task, (by, why) = task_id_of("drop", task_id), signed(by, why)
         dropped = any(place.drop(None, [task], by, why) for place in self._known.readers())
@@ -250,23 +250,23 @@ class ThrottleControl:
 
     @tells(_OF_ALL, **dict.fromkeys(("limit", "queue", "queues", "key", "task", "task_id"), _OF_ALL))
     def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
-        """Publish all parked tasks again, oldest first, each to the queue that it came from: to do without throttling.
+        """Publish all parked tasks again, oldest first, each to the queue that the task came from.
 
-        Stop the workers before, or start them with ``throttle_enabled = False``: others park again what they get. Each
-        message is published before it is taken out of the store. Duplicates that wait for the outcome of their first,
-        and those that have only to be told that they do not run, stay parked; so do tasks of another broker, which the
-        app of that broker drains.
+        A drain is a step of the removal of the library. Stop the workers before, or start them with ``throttle_enabled
+        = False``; other workers park the tasks again. Each message is published before it is removed from the store.
+        Some tasks stay parked: duplicates that wait for the outcome of their first, tasks that end without running, and
+        tasks of another broker, which the app of that broker drains.
 
         Args:
-            by: who does it, None: ``user@host``.
-            why: for whoever looks later.
+            by: the name of the operator, None: ``user@host``.
+            why: the reason, for later readers.
             dry_run: only count.
 
         Returns:
-            What became of the tasks of each queue.
+            The outcome for each queue.
 
         Raises:
-            kombu.exceptions.OperationalError: the broker cannot be reached; what was not published is parked as before.
+            kombu.exceptions.OperationalError: the broker cannot be reached; tasks that were not published stay parked.
         """
         from celery_throttle.control.drain import drain  # noqa: PLC0415 - most commands do without
 
@@ -276,20 +276,20 @@ class ThrottleControl:
     def remove_data(
         self, *, by: str | None = None, why: str = "", dry_run: bool = False, force: bool = False
     ) -> StoredData:
-        """Delete all keys of the app's prefix from the store, once throttling is gone; `drain` comes before.
+        """Delete all keys of the app's prefix from the store, after throttling was removed; call `drain` before.
 
-        Limits, overrides, audit, counts, identity locks and remembered calls go; of the groups of limits that the
-        app's tasks name, and with what ``celery_throttle.primitives`` have under this prefix in this store.
+        This deletes limits, overrides, audit, counts, identity locks and remembered calls, for all groups of limits of
+        the app's tasks. It also deletes the data of ``celery_throttle.primitives`` under this prefix in this store.
 
         Args:
-            by: who does it, for the log; None: ``user@host``.
-            why: for the log.
+            by: the name of the operator, for the log; None: ``user@host``.
+            why: the reason, for the log.
             dry_run: only count.
             force: also while workers are connected, tasks are parked or permits are held: parked tasks are lost then,
-                and what runs is no longer counted.
+                and running tasks are no longer counted.
 
         Returns:
-            What was there.
+            The former counts.
 
         Raises:
             StoreInUse: workers called within the last five minutes, tasks are parked or permits are held.
@@ -305,68 +305,68 @@ class ThrottleControl:
 
     @tells()
     def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:
-        """Return the identity locks that somebody has, those first that were taken first.
+        """Return the identity locks that are held, the oldest first.
 
         Args:
-            most: how many at most; where there are more, which of them are shown is by chance.
+            most: the most rows; if there are more locks, a random part of them is returned.
         """
         found = list(self._each(lambda place: place.locks(count("most", most))))
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
     @tells()
     def unlock(self, identity: str, *, task_name: str = "", by: str | None = None, why: str = "") -> bool:
-        """Take an identity lock away from whoever has it; False if nobody has. Of a call: ``task.unlock(...)``.
+        """Take an identity lock away from its task; False if the lock is free. For a call: ``task.unlock(...)``.
 
-        A task that runs goes on, beside the next one: its fencing token is the smaller.
+        A running task goes on, beside the next one; the running task has the smaller fencing token.
 
         Args:
-            identity: as `locks` has it.
-            task_name: for whoever looks later.
-            by: who does it, None: ``user@host``.
-            why: for whoever looks later.
+            identity: the identity, as in the rows of `locks`.
+            task_name: the name of the task, for later readers.
+            by: the name of the operator, None: ``user@host``.
+            why: the reason, for later readers.
         """
         by, why = signed(by, why)
         return any(place.unlock(identity, task_name, by, why) for place in self._known.readers())
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
-        """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
+        """Return the tasks with unreadable records in the store: corrupt, foreign, or of another release.
 
         Their lines have gone on without them. The messages are kept for a week.
 
         Args:
-            most: how many at most, up to 1000.
+            most: the most rows, up to 1000.
         """
         found = self._each(lambda place: place.set_aside(count("most", most)))
         return tuple(found)[:most]
 
     def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:
-        """Drop or set aside what cannot be read in the store, and put right what does not agree with the records.
+        """Drop or set aside unreadable fields of the store, and correct fields that contradict the records.
 
-        Workers do so, too, as soon as they come to it, and beat now and then for some of what there is; this looks at
-        everything. What was there is in `set_aside()` for a week.
+        Workers repair fields too when they meet them, and beat repairs some now and then; this method checks all
+        fields. The former values are in `set_aside()` for a week.
 
         Args:
-            dry_run: only say what there is.
+            dry_run: only return the defects.
 
         Returns:
-            What was found.
+            The defects.
         """
         return tuple(self._each(lambda place: mend(place, dry_run=dry_run)))
 
     def reap(self) -> tuple[Reclaimed, ...]:
-        """Clear the holders whose lease has ended, as beat and workers do by themselves, and wake who can go on.
+        """Clear the holders whose leases have ended, as beat and workers do, and wake the tasks that can start then.
 
-        Returns those that were cleared. The cost grows with them, not with what there is.
+        Return the cleared holders. The cost grows with their number, not with the size of the store.
         """
         return tuple(self._each(Reader.reap))
 
     def _each(self, read: Callable[[Reader], Iterable[T]]) -> Iterator[T]:
-        """Yield what is read of each group of limits."""
+        """Yield the rows of all groups of limits."""
         return chain.from_iterable(map(read, self._known.readers()))
 
 
 def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, object]:
-    """Return name and key of a limit that may be written as it is shown: ``tenant[acme]``.
+    """Return the name and key of a limit, also from the form of the output: ``tenant[acme]``.
 
     Raises:
         ConfigurationError: there is no such limit.

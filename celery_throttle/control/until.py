@@ -1,4 +1,4 @@
-"""When a change of a limit ends by itself."""
+"""Read the time when a change of a limit ends by itself."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ Until = datetime | timedelta | float | None
 #: A century, in seconds.
 LONGEST = 3.2e9
 _LATEST_YEAR = 2200
-#: From here on a number is a Unix time, and not 31 years from now.
+#: Numbers from this one on are Unix times; as seconds from now they would be 31 years.
 _UNIX_TIME = 1e9
 
 
 def moment_of(until: Any) -> Any:
-    """Return a Unix time, such as ``time.time() + 60``, as a datetime: so many seconds from now nobody means."""
+    """Return a Unix time, such as ``time.time() + 60``, as a datetime, and other values unchanged."""
     is_time = isinstance(until, int | float) and not isinstance(until, bool) and _UNIX_TIME <= until < LONGEST
     return datetime.fromtimestamp(until, timezone.utc) if is_time else until
 
 
 def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
-    """Return a time as control.lua has it: ``0`` for good, ``+ms`` from now, or ms."""
+    """Return a time for control.lua: ``0`` (no end), ``+ms`` from now, or ms.
+
+    Raises:
+        ConfigurationError: the value is no such time, or out of range.
+    """
     if until is None:
         return "0"
     if isinstance(until, datetime):

@@ -1,4 +1,4 @@
-"""Which versions of what matters a process runs."""
+"""Collect the versions of the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["versions"]
 
 
 def versions() -> dict[str, str]:
-    """Return them by name."""
+    """Return the versions of the library, Celery, redis-py and Python, by name."""
     return {
         "celery_throttle": __version__,
         "celery": celery_version,

@@ -1,4 +1,4 @@
-"""Why tasks wait for a limit that has room: for another limit, or for a worker."""
+"""Find the reason why tasks of a limit with room wait: another limit, or a missing worker."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["keeps", "oldest_lines", "reasons"]
 
-#: Seconds after which a task that could start is looked at again: a worker with a slot takes it in a tenth.
+#: Seconds after which a task that could start is checked again: a worker with a slot takes one in a tenth.
 _AGAIN = 0.25
 _NO_WORKER = "no-worker"
 
 
 def keeps(status: LimitStatus) -> bool:
-    """Whether the limit itself, or the key, keeps tasks from starting: then its own states name the reason."""
+    """Return whether the limit or key itself keeps tasks from starting: then its own states name the reason."""
     late = status.next_start_in > 0 or status.barred_by is not None
     return not status.declared or status.stopped or status.full or late
 
 
 def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
-    """Return why tasks wait in those lines whose limits have room.
+    """Return the reason why tasks wait, for each line whose limit has room.
 
     Args:
         app: the Celery app.
-        statuses: how the limits and keys stand.
-        most: how many lines are looked at; the state of each other one is "not looked at".
+        statuses: the status of the limits and keys.
+        most: the most lines to check; the state of each other line is "not looked at".
     """
     waiting = [each for each in statuses if each.parked and not keeps(each)]
     found = {each.bucket: State("unread", "not looked at") for each in waiting}
@@ -52,7 +52,7 @@ def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) 
 
 
 def oldest_lines(app: Any, limits: list[str]) -> dict[str, LimitStatus]:
-    """Return the line, of all keys of each limit, in which its oldest task waits."""
+    """Return the line of the oldest task of each limit, of all keys."""
     found: dict[str, LimitStatus] = {}
     for reader in readers(app):
         lines = {limit: each.bucket for limit, each in reader.oldest(limits).items()}
@@ -68,7 +68,7 @@ def _looked(app: Any, waiting: list[LimitStatus]) -> dict[Bucket, State]:
         found |= {
             each.bucket: _reason(reader, each, first)
             for each, first in zip(waiting, firsts, strict=True)
-            if first is not None  # else it is a limit of another group, or its tasks stand in no line of its own
+            if first is not None  # None: a limit of another group, or its tasks wait in other lines
         }
     return found
 

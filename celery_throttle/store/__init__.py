@@ -1,1 +1,1 @@
-"""The scripts that change what is in Redis, and how to reach it."""
+"""The scripts that read and change the data in Redis, and the clients that call them."""

@@ -1,4 +1,4 @@
-"""The changes that people made at run time."""
+"""Read the audit: the changes that operators made at run time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, counted, end_of, one_line
-from celery_throttle.store.limit_status import RateStatus, Said, rates_text, read_rates, read_said
+from celery_throttle.store.limit_status import (
+    RateStatus,
+    RuntimeOverride,
+    rates_text,
+    read_rates,
+    read_runtime_override,
+)
 from celery_throttle.store.reading import readable, when
 
 if TYPE_CHECKING:
@@ -20,25 +26,25 @@ __all__ = ["Change", "read_changes"]
 
 @dataclass(frozen=True)
 class Change:
-    """What somebody changed at run time.
+    """A change that an operator made at run time.
 
     Attributes:
-        at: when, by the store's clock.
+        at: the time of the change, by the store's clock.
         action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold``,
             ``drop``, ``drain`` or ``unlock``.
-        by: who.
-        why: in their words.
-        limit: which was changed, None if it was no limit.
-        key: the value of its key, None for the limit itself.
-        before: what was said of it until then, None if that was nothing.
-        after: what is said of it from then on, None if that is nothing.
-        permits_before: in force until then; None: any number, or it was no limit.
-        permits_after: in force from then on; None as above.
-        task_id: of ``unlock``: who had the lock; of ``drop``: which, if only one was meant.
-        task_name: of ``unlock``.
-        tasks: how many were dropped, or drained.
-        rates_before: in force until then.
-        rates_after: in force from then on.
+        by: the name of the operator.
+        why: the operator's reason.
+        limit: the name of the changed limit, None if the change is about no limit.
+        key: the value of the limit's key, None for the limit itself.
+        before: the override (or pause, ...) until then, None if there was none.
+        after: the override (or pause, ...) from then on, None if there is none.
+        permits_before: permits in force until then; None: any number, or the change is about no limit.
+        permits_after: permits in force from then on; None as above.
+        task_id: of ``unlock``: the task that had the lock; of ``drop``: the task, if only one was dropped.
+        task_name: of ``unlock``: the name of the task.
+        tasks: the number of dropped or drained tasks.
+        rates_before: the rates in force until then.
+        rates_after: the rates in force from then on.
     """
 
     at: datetime
@@ -47,8 +53,8 @@ class Change:
     why: str
     limit: str | None = None
     key: str | None = None
-    before: Said | None = None
-    after: Said | None = None
+    before: RuntimeOverride | None = None
+    after: RuntimeOverride | None = None
     permits_before: int | None = None
     permits_after: int | None = None
     task_id: str | None = None
@@ -59,11 +65,11 @@ class Change:
 
     def __str__(self) -> str:
         why = f" ({one_line(self.why)})" if self.why else ""
-        return f"{at(self.at)} {one_line(self.by) or 'somebody'}: {self.what}{why}"
+        return f"{at(self.at)} {one_line(self.by) or 'unknown'}: {self.what}{why}"
 
     @property
     def what(self) -> str:
-        """What was done to what, in words."""
+        """The action and its subject, in words."""
         return ", ".join(self._facts())
 
     def _facts(self) -> Iterator[str]:
@@ -92,29 +98,29 @@ def read_changes(raw: Any) -> tuple[Change, ...]:
     return tuple(readable(lambda packed: _change(json.loads(packed)), reversed(raw)))
 
 
-def _change(told: dict[str, Any]) -> Change:
-    bucket = Bucket.parse(told["bucket"]) if "bucket" in told else None
+def _change(record: dict[str, Any]) -> Change:
+    bucket = Bucket.parse(record["bucket"]) if "bucket" in record else None
 
-    def said(moment: str) -> Said | None:
-        found = (bucket, told[moment]) if moment in told else None
-        return read_said(found, "both" if told["action"] in ("override", "reset") else "")
+    def override(moment: str) -> RuntimeOverride | None:
+        found = (bucket, record[moment]) if moment in record else None
+        return read_runtime_override(found, "both" if record["action"] in ("override", "reset") else "")
 
     return Change(
-        when(told["at"]),
-        told["action"],
-        told["by"],
-        told["why"],
+        when(record["at"]),
+        record["action"],
+        record["by"],
+        record["why"],
         bucket.name if bucket else None,
         bucket.key if bucket else None,
-        said("before"),
-        said("after"),
-        _permits(told.get("permits_before")),
-        _permits(told.get("permits_after")),
-        told.get("task"),
-        told.get("name") or None,
-        told.get("tasks", 0),
-        read_rates(told.get("rates_before")),
-        read_rates(told.get("rates_after")),
+        override("before"),
+        override("after"),
+        _permits(record.get("permits_before")),
+        _permits(record.get("permits_after")),
+        record.get("task"),
+        record.get("name") or None,
+        record.get("tasks", 0),
+        read_rates(record.get("rates_before")),
+        read_rates(record.get("rates_after")),
     )
 
 

@@ -1,4 +1,4 @@
-"""Remember for a moment that a store did not answer: a circuit breaker, so that not every call waits for it anew."""
+"""A circuit breaker: after a call failed, refuse further calls for a moment, so that they do not wait for a timeout."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from time import monotonic
 
 __all__ = ["Breaker"]
 
-#: A call that failed after one second keeps others from trying for five: callers spend a sixth of their time at most.
+#: A call that failed after one second blocks other calls for five: callers wait a sixth of their time at most.
 _TIMES = 5.0
-#: Seconds that it keeps them at the most.
+#: The most seconds for which calls are refused.
 _LONGEST = 10.0
-#: Seconds after which another call may try, should the one that tries never end.
+#: Seconds after which another call may try, in case the trying call never ends.
 _TRYING = 30.0
-#: Seconds after which an outage that goes on is logged again.
+#: Seconds after which a lasting outage is logged again.
 _LOG_EVERY = 60.0
 
 
 @dataclass(frozen=True)
 class _Open:
-    """Calls are refused.
+    """The state in which calls are refused.
 
     Attributes:
-        why: what the last one failed with.
-        until: when one may try again, on the monotonic clock.
-        turn: has an item for the one that does.
+        why: the error of the last call.
+        until: the time from which one call may try again, on the monotonic clock.
+        turn: has one item; the caller that pops it may try.
     """
 
     why: str
@@ -34,9 +34,9 @@ class _Open:
 
 
 class Breaker:
-    """Closed while calls are answered; open for a moment after one was not; then one call finds out.
+    """Closed while the store answers; open for a moment after a call failed; then one call may try.
 
-    Without a lock: a process may be forked while another thread has it.
+    The breaker has no lock, because a process may be forked while another thread holds the lock.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,14 @@ class Breaker:
 
     @property
     def why(self) -> str:
-        """What the store failed with a moment ago; "" where a call may be made."""
+        """The error of the last call while calls are refused; "" if a call may be made."""
         return self._open.why if self._open is not None and monotonic() < self._open.until else ""
 
     def refusal(self) -> str | None:
-        """Return why a call must not be made now; None if it may be, by one caller at a time while it may fail."""
+        """Return why a call is refused now; None if the caller may call.
+
+        After a failure, one caller at a time may try.
+        """
         is_open = self._open
         if is_open is None:
             return None
@@ -63,21 +66,21 @@ class Breaker:
         return None
 
     def begin(self) -> float:
-        """Return the time at which a call begins, for `failed`."""
+        """Return the start time of a call, for `failed`."""
         return monotonic()
 
     def failed(self, why: str, begun: float) -> None:
-        """A call that began then was not answered. The longer that took, the longer others are kept from trying."""
+        """Record a failed call. The longer the call took, the longer other calls are refused."""
         now = monotonic()
         self._open = _Open(why, now + min(_TIMES * (now - begun), _LONGEST))
 
     def answered(self) -> None:
-        """A call was answered."""
+        """Record an answered call: close the breaker."""
         if self._open is not None:
             self._open, self._logged_at = None, -math.inf
 
     def to_be_logged(self) -> bool:
-        """Whether to log that calls go without an answer: once in an outage, and again each minute."""
+        """Return whether to log the outage: once at its start, and again each minute."""
         now = monotonic()
         first = now - self._logged_at >= _LOG_EVERY
         if first:

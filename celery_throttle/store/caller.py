@@ -1,4 +1,4 @@
-"""Carry out calls at once, from any thread, with as little as possible between the caller and the socket."""
+"""Call the store from any thread, with little overhead between the caller and the socket."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _poll = getattr(select, "poll", None)  # eventlet takes it away
 
 
 class Caller:
-    """A client for calls that a publish waits for: redis-py's connections without its client, which doubles their time.
+    """A client for the calls that a publish waits for.
 
-    Keeps a connection for each thread that calls at the same time. Never sends a call twice, unless the server said
-    that another one is to be asked.
+    It uses the connections of redis-py without its client, because that client doubles the time of a call. It keeps a
+    connection for each thread that calls at the same time. It repeats a call only after
+    a refusal, because another server has the keys or the server lacks the script.
 
     Args:
-        url: of the store.
-        keys: what the calls are about.
+        url: the URL of the store.
+        keys: the keys that the calls use.
     """
 
     def __init__(self, url: str, keys: Keys | None = None) -> None:
@@ -56,7 +57,7 @@ class Caller:
         except ResponseError as error:
             if not elsewhere(error):
                 raise
-        # Refused by a server that lost its part in a failover; all our connections may stand there.
+        # A server that lost its role in a failover refused the call; all our connections may lead to that server.
         self._hang_up()
         return self._call(call)
 
@@ -76,7 +77,7 @@ class Caller:
                 self._free.append(connection)
             raise
         except BaseException:
-            # Whatever comes on this connection now would be the reply to something else.
+            # The next reply on this connection would belong to this call, not to the next one.
             connection.disconnect()
             raise
         self._free.append(connection)
@@ -89,7 +90,7 @@ class Caller:
 
     def _connection(self) -> Any:
         if self._process != os.getpid():
-            # Forked: the connections are the parent's.
+            # The process was forked: the connections belong to the parent.
             self._process, self._free = os.getpid(), deque()
         while True:
             try:
@@ -102,7 +103,10 @@ class Caller:
 
 
 def _connected(connection: Any) -> Any:
-    """Connect; not left to redis-py, which would not look for the primary, and whose errors name no file."""
+    """Return the connection, connected.
+
+    A connection that redis-py opens by itself would not look for the primary, and its errors name no file.
+    """
     try:
         connection.connect()
     except (RedisError, OSError) as error:
@@ -113,7 +117,7 @@ def _connected(connection: Any) -> Any:
 
 
 def _stands(connection: Any) -> bool:
-    """Whether there is nothing to read: before anything was asked, that would be the end of the connection."""
+    """Return whether the connection is open: an idle connection has data to read only if the server closed it."""
     try:
         if _poll is None:
             return not connection.can_read(timeout=0)
@@ -125,8 +129,8 @@ def _stands(connection: Any) -> bool:
 
 
 def _reply(connection: Any) -> Any:
-    """Read a reply. One text that arrives in one piece is read here; everything else redis-py knows how to."""
-    if isinstance(connection, SSLConnection):  # cannot look without taking
+    """Read a reply: a single text that arrives in one piece here, all other replies with redis-py."""
+    if isinstance(connection, SSLConnection):  # a TLS socket cannot peek
         return connection.read_response()
     socket = connection._sock  # noqa: SLF001
     try:

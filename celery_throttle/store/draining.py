@@ -1,4 +1,4 @@
-"""The parked tasks that go back to their queues."""
+"""Read the replies about parked tasks that are drained: published to their queues again."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Drained", "Lent", "read_lent"]
 
 @dataclass(frozen=True)
 class Drained:
-    """What became of the parked tasks of a queue.
+    """The outcome of a drain for the parked tasks of one queue.
 
     Attributes:
-        queue: its name.
-        tasks: how many are in it again, or would be.
-        left: how many are parked still, or again: duplicates that wait for their first, those that have only to be told
-            that they do not run, messages that are not readable; and what workers have parked meanwhile.
-        elsewhere: how many are parked of a queue of this name at another broker: they stay parked.
+        queue: the name of the queue.
+        tasks: the number of tasks that were published to the queue, or would be.
+        left: the number of tasks that are still parked: duplicates that wait for the outcome of their first, tasks that
+            end without running, unreadable messages, and tasks that workers have parked during the drain.
+        elsewhere: the number of tasks parked for a queue of this name at another broker; they stay parked.
     """
 
     queue: str
@@ -44,6 +44,6 @@ class Lent(NamedTuple):
 
 
 def read_lent(raw: Any) -> tuple[int, list[Lent]]:
-    """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
+    """Read the reply of unpark.lua: how many tasks the script has seen, and the tasks whose messages it lent."""
     looked_at, rows = raw
     return looked_at, [Lent(text(task), BrokerQueue.parse(text(queue)), message) for task, queue, message in rows]

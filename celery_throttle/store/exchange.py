@@ -1,4 +1,4 @@
-"""The numbered call of a worker: all that it has to say at once."""
+"""The numbered call of a worker: all its requests and reports in one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEGAN = ',"began":true'
 
 @lru_cache(maxsize=64)
 def _written(queues: tuple[str, ...]) -> str:
-    return write(queues)  # the same in every call of a worker
+    return write(queues)
 
 
 def _attempt(number: int) -> str:
@@ -37,22 +37,22 @@ class Delivery(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A task that asks for its permits, or holds them, or is to be parked.
+    """A task that asks for its permits, holds them, or has to be parked.
 
     Attributes:
-        task: its id.
-        needs: the permits it takes, as needs.lua says.
-        queue: whose workers can start it.
-        attempt: grows with each message of this task id: a retry, or what `replace` sent.
-        lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
-        nonce: names this delivery.
-        message: of one that is to be parked.
-        turn: of one that is to be parked: its turn among others, as fair_queueing.lua says.
-        wait_ms: of one that is to be parked: how long it may wait.
-        outside: whether it is a holder outside of tasks.
-        age: of one that is to be parked: how many seconds ago it came.
-        unacked: whether the broker keeps its message until ``acked`` says otherwise, should it be parked.
-        code: which task it is, as task_codes.py has it; "" where one of its limits says that.
+        task: the id of the task.
+        needs: the permits that the task takes, as in needs.lua.
+        queue: the queue whose workers can start the task.
+        attempt: grows with each message of this task id: a retry, or a message of `replace`.
+        lock: the request for the identity lock, JSON as in claims.lua; "" if the task has none.
+        nonce: identifies this delivery.
+        message: the message of a task to park.
+        turn: the turn of a task to park among the others, as in fair_queueing.lua.
+        wait_ms: how long a task to park may wait, in ms.
+        outside: whether the holder is a process outside of tasks.
+        age: seconds since a task to park arrived.
+        unacked: whether the broker keeps the message of a parked task until ``acked`` reports the acknowledgement.
+        code: the code of the task's name, as in task_codes.py; "" where one of the limits gives the name.
     """
 
     task: str
@@ -71,7 +71,7 @@ class Arrival(NamedTuple):
 
     @property
     def row(self) -> str:
-        """As the scripts want it, but for the message."""
+        """The JSON for the scripts, without the message."""
         more = f',"lock":{self.lock}' if self.lock else ""
         if self.code:
             more += f',"code":"{self.code}"'
@@ -80,8 +80,8 @@ class Arrival(NamedTuple):
         if self.unacked:
             more += ',"unacked":true'
         if self.turn is not None or self.wait_ms is not None or self.outside:
-            said = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
-            more += "," + write({name: value for name, value in said.items() if value is not None})[1:-1]
+            given = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
+            more += "," + write({name: value for name, value in given.items() if value is not None})[1:-1]
         return (
             f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","needs":{quote(self.needs)},'
             f'"queue":{quote(self.queue)},"attempt":{self.attempt}{more}}}'
@@ -89,7 +89,7 @@ class Arrival(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run that has ended; ``needs`` is the permits that it held, where that is known."""
+    """A run that has ended; ``needs``: the permits that the run held, where known."""
 
     task: str
     nonce: str
@@ -99,7 +99,7 @@ class Ended(NamedTuple):
 
     @property
     def row(self) -> str:
-        """As exchange.lua wants it."""
+        """The JSON for exchange.lua."""
         began, message, result = self.facts
         more = (_BEGAN if began else "") + _attempt(self.attempt)
         return (
@@ -109,7 +109,7 @@ class Ended(NamedTuple):
 
 
 class Succession(NamedTuple):
-    """A run that has ended, and the task that started with its permit, in the same worker."""
+    """A run that has ended, and the task that started with its permit in the same worker."""
 
     task: str
     nonce: str
@@ -119,7 +119,7 @@ class Succession(NamedTuple):
 
     @property
     def row(self) -> str:
-        """As exchange.lua wants it."""
+        """The JSON for exchange.lua."""
         return (
             f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","message":"nobody",'
             f'"result":"{self.result.value}"{_attempt(self.attempt)},"to":{self.to.row}}}'
@@ -127,7 +127,7 @@ class Succession(NamedTuple):
 
 
 class Back(NamedTuple):
-    """A task that has begun and was told to slow down: `about` starts nothing for so many seconds."""
+    """A started task that raised RateLimited: the bucket `about` starts nothing for ``pause`` seconds."""
 
     arrival: Arrival
     pause: float
@@ -135,17 +135,17 @@ class Back(NamedTuple):
 
     @property
     def row(self) -> str:
-        """As exchange.lua wants it, but for the message."""
+        """The JSON for exchange.lua, without the message."""
         return f'{self.arrival.row[:-1]},"pause_ms":{round(self.pause * 1000)},"about":{quote(self.about)}}}'
 
 
 @dataclass
 class Exchange:
-    """All that a worker has to say at once; see exchange.lua.
+    """All requests and reports of a worker in one call; see exchange.lua.
 
     Attributes:
-        clock: when it was put together, on a clock of the worker's; 0 to say nothing of that.
-        errors: how often the worker lost the store, or was refused a call.
+        clock: the time of the call on the worker's clock; 0: not sent.
+        errors: how often the worker lost the store, or the store refused a call.
     """
 
     slots: int = 0
@@ -164,7 +164,7 @@ class Exchange:
     back: list[Back] = field(default_factory=list)
 
     def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "") -> str:
-        """Return it as JSON, but for the messages."""
+        """Return the call as JSON, without the messages."""
         parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}']
         if birth:
             parts.append(f'"birth":"{birth}"')
@@ -179,5 +179,5 @@ class Exchange:
         return "{" + ",".join(parts) + "}"
 
     def messages(self) -> list[bytes]:
-        """Return the messages of what is parked, then of what goes back."""
+        """Return the messages of the tasks to park, then those of the tasks that go back."""
         return [each.message for each in self.parked] + [each.arrival.message for each in self.back]

@@ -1,4 +1,4 @@
-"""The reply to an exchange: what became of each task, and what starts."""
+"""Read the reply to an exchange: the outcome for each task, and the tasks to start."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
 
 
 class Overtaken(Exception):
-    """The store has carried out a call with a higher number, so it did nothing.
+    """The store ignored a call because it has carried out one with a higher number.
 
     Attributes:
-        number: of that call.
+        number: the number of the later call.
     """
 
     def __init__(self, number: int) -> None:
@@ -39,7 +39,7 @@ class Overtaken(Exception):
 
 
 class Answer(IntEnum):
-    """What became of a task that asked for its permits; more than these: granted, with its fencing token."""
+    """The answer to a task that asked for its permits; a higher number: granted, with this fencing token."""
 
     MUST_PARK = 0
     GRANTED = 1
@@ -48,7 +48,7 @@ class Answer(IntEnum):
 
 
 class SavedAnswer(IntEnum):
-    """What the store has of a task that was parked."""
+    """Whether the store has a task that was parked."""
 
     LOST = 0
     THERE = 1
@@ -56,7 +56,7 @@ class SavedAnswer(IntEnum):
 
 
 class ParkAnswer(IntEnum):
-    """What became of a task that was to be parked."""
+    """The answer to a task that was to be parked."""
 
     CROWDED = 0
     PARKED = 1
@@ -65,21 +65,21 @@ class ParkAnswer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A parked task that starts in the caller's slot: it has its permits, or is only to be told something.
+    """A parked task for a slot of the caller: a task that has its permits, or one that ends without running.
 
     Attributes:
-        task: its id.
-        nonce: names this delivery as a holder.
-        needs: the permits it takes, as needs.lua says.
-        queue: it was parked for.
-        attempt: grows with each message of this task id: a retry, or what `replace` sent.
-        deliveries: how often it was started before.
-        message: as it was parked.
-        expired: whether it waited for too long and does not run.
-        lock: what it was told of its identity lock, None if it has none.
-        dropped: who dropped it, so that it does not run; "" if nobody did.
-        waited: seconds since it came to a worker, or went back to the head of its line.
-        code: which task it is, as `Arrival` has it.
+        task: the id of the task.
+        nonce: identifies this delivery as a holder.
+        needs: the permits that the task takes, as in needs.lua.
+        queue: the queue that the task was parked for.
+        attempt: grows with each message of this task id: a retry, or a message of `replace`.
+        deliveries: the number of earlier starts.
+        message: the message as it was parked.
+        expired: whether the task waited for too long and does not run.
+        lock: the state of the identity lock for this task, None if the task has none.
+        dropped: the operator that dropped the task, so that it does not run; "" if the task was not dropped.
+        waited: seconds since the task came to a worker, or went back to the head of its line.
+        code: the code of the task's name, as in `Arrival`.
     """
 
     task: str
@@ -98,14 +98,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """What a task was told of its identity lock.
+    """The verdict of the store on a task with an identity lock.
 
     Attributes:
-        verdict: ``run``, or what a worker has to say of it instead, as in claims.lua.
-        first: the task that it is a duplicate of, if any.
-        fencing_token: of this grant, 0 for a task that does not run.
-        spec: as the store keeps it.
-        lost: whether the first has succeeded, and its result could not be kept.
+        verdict: ``run``, or how the task ends instead, as in claims.lua.
+        first: the id of the first task, if this one is a duplicate.
+        fencing_token: the token of this grant, 0 for a task that does not run.
+        spec: the lock request as the store keeps it, JSON.
+        lost: whether the first task has succeeded, and its result could not be kept.
     """
 
     verdict: str
@@ -116,7 +116,7 @@ class LockState:
 
     @property
     def starts(self) -> bool:
-        """Whether something has to run, the task or what gives it the outcome of its first; else it is only told."""
+        """Whether a slot is needed: the task runs, or takes over the outcome of its first; else the task only ends."""
         return self.verdict in ("run", "conclude")
 
 
@@ -125,15 +125,15 @@ class Reply:
     """The answer to an exchange.
 
     Attributes:
-        asked: one for each task that asked: an `Answer`, or its fencing token.
-        parked: one for each that was to be parked: a `ParkAnswer`.
-        grants: parked tasks to start.
-        unread: parked tasks that the store gave out, and whose records cannot be read here.
-        wait: seconds after which to look again, 0 if there is no need.
-        more: whether there is more to start than the caller had slots for.
-        closed: of the buckets that the call was about, those with a line or without room.
-        open: the others of them.
-        withdrawn: what was taken out of its line.
+        asked: for each task that asked: an `Answer`, or its fencing token.
+        parked: for each task to park: a `ParkAnswer`.
+        grants: the parked tasks to start.
+        unread: the parked tasks that the store granted, and whose records this worker cannot read.
+        wait: seconds until the next call is due, 0 if none is.
+        more: whether more tasks could start than the caller had slots for.
+        closed: the buckets of this call that have a line or no room.
+        open: the other buckets of this call.
+        withdrawn: the tasks that were taken out of their lines.
         hints: whether the store's user may publish hints.
         reclaimed: the lost holders that were cleared.
     """
@@ -156,9 +156,9 @@ class Cleared(NamedTuple):
 
     Attributes:
         task: the id of the task.
-        needs: the permits that it held, as the store has them.
-        worker: that ran it; "": not known.
-        code: what the store keeps of the name of the task.
+        needs: the permits that the task held, as the store has them.
+        worker: the worker that ran the task; "": not known.
+        code: the code of the task's name, as the store has it.
         late: seconds since the lease ended; None: not known.
     """
 
@@ -170,7 +170,7 @@ class Cleared(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A parked task whose record cannot be read, and why."""
+    """A parked task with an unreadable record, and the error."""
 
     task: str
     why: str
@@ -184,11 +184,11 @@ class Withdrawn(NamedTuple):
 
 
 def read_exchanged(raw: Any) -> Reply | None:
-    """Read the reply of exchange.lua; None if the store has to hear what the limits are first.
+    """Read the reply of exchange.lua; None if the worker has to declare its limits first.
 
     Raises:
-        Overtaken: by a later call.
-        UnreadableReply: it is none. A record that cannot be read is only its task's affair: see `Reply.unread`.
+        Overtaken: the store has carried out a later call.
+        UnreadableReply: the reply is unreadable. An unreadable record raises nothing: see `Reply.unread`.
     """
     if isinstance(raw, list) and raw[:1] == [b"overtaken"]:
         raise Overtaken(read(lambda row: int(row[1]), raw))
@@ -228,7 +228,7 @@ def _grants(rows: Any) -> tuple[tuple[Grant, ...], tuple[Unread, ...]]:
     for row in rows:
         try:
             granted.append(_grant(row))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record
+        except Exception as error:  # noqa: BLE001 - a bad record must not affect the other tasks
             unread.append(Unread(text(row[0]), f"{type(error).__name__}: {error}"))
     return tuple(granted), tuple(unread)
 
@@ -236,7 +236,7 @@ def _grants(rows: Any) -> tuple[tuple[Grant, ...], tuple[Unread, ...]]:
 def _grant(raw: Any) -> Grant:
     task, packed, message = raw
     record = json.loads(packed)
-    needs_again(record["needs"])  # raises what would be raised where it starts
+    needs_again(record["needs"])  # unreadable needs must raise here, not when the task starts
     return Grant(
         task.decode(),
         str(record["nonce"]),

@@ -1,4 +1,4 @@
-"""Why a task waits, in plain sentences."""
+"""Explain the state of a task, in plain sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.store.audit import Change
-    from celery_throttle.store.limit_status import LimitStatus, Said
+    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
 __all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "in_words"]
@@ -24,7 +24,7 @@ TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
 ]
 
-#: What the states of an identity lock mean, in words.
+#: The states of an identity lock, in words.
 LOCK_STATES = {
     "queued": "which is queued or parked",
     "running": "which runs",
@@ -43,28 +43,29 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a task is doing, and why.
+    """The state of a task, and the reasons for it.
 
     Attributes:
-        task_id: of the task.
-        state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
-            (a worker has only to say so), ``set aside`` (nobody can read its record), ``lost`` (a task that runs once:
-            its lease has ended, and its run may go on) or ``unknown`` (no worker has seen it yet, or it has ended).
-        reasons: in sentences, what decides first.
-        task_name: None if it is not known.
-        limit: in whose line it waits, None if in none.
+        task_id: the id of the task.
+        state: ``held`` (the task runs, or is about to), ``parked`` or ``waiting for its identity lock``.
+            ``ended without running``: a worker only has to report the end. ``set aside``: the record is unreadable.
+            ``lost``: the lease of a singleton has ended, and its run may go on. ``unknown``: no worker has seen the
+            task yet, or the task has ended.
+        reasons: sentences, the deciding one first.
+        task_name: the name of the task, None if it is not known.
+        limit: the limit in whose line the task waits, None if the task is in no line.
         key: the value of that limit's key, if it has one.
-        place: in that line, 1 for the first; None if it does not wait.
-        queue: whose workers can start it, None if it was never parked.
-        limits: how the limits stand of which it holds or needs permits.
-        starts_in: about how many seconds it takes until its turn: by the limit's rate if that alone decides, else as
-            fast as the line moves now; None if it is not in line, its line stands still, or what starts there is not
-            counted (for a key).
-        eta: before which it must not start; None if it has none, or the store does not have its message.
-        worker: on which it runs, or which reports its end; None if it waits.
-        args: the positional arguments as text, as Celery logs them, cut after 1000 characters; None if the store does
-            not have its message. Not in ``repr()`` or JSON, since arguments may be secrets.
-        kwargs: the arguments by name, alike.
+        place: the place in that line, 1 for the first; None if the task does not wait.
+        queue: the queue whose workers can start the task, None if the task was never parked.
+        limits: the status of each limit of which the task holds or needs permits.
+        starts_in: the estimated seconds until the task starts: by the limit's rate if the rate alone decides, else by
+            the present pace of the line. None if the task is in no line, or its line does not move. Also None for the
+            line of a key without a rate, because starts are not counted by key.
+        eta: the time before which the task must not start; None if it has none, or the store lacks its message.
+        worker: the worker that runs the task or reports its end; None if the task waits.
+        args: the positional arguments as text, as Celery logs them, cut after 1000 characters; None if the store lacks
+            the message. They are not in ``repr()`` or JSON, because arguments may be secrets.
+        kwargs: the keyword arguments, in the same form.
     """
 
     task_id: str
@@ -84,7 +85,7 @@ class Explanation:
 
     @property
     def bucket(self) -> Bucket | None:
-        """The limit, or the key of it, in whose line it waits; as text ``tenant[acme]``."""
+        """The limit (or its key) in whose line the task waits; as text ``tenant[acme]``."""
         return Bucket(self.limit, self.key) if self.limit is not None else None
 
     def __str__(self) -> str:
@@ -93,7 +94,7 @@ class Explanation:
 
 
 def explained(task_id: str, view: TaskView) -> Explanation:
-    """Say what a view of a task means."""
+    """Return the explanation of a task, from a view of it."""
     state, reasons = _state(view), tuple(_reasons(task_id, view))
     if state in ("unknown", "set aside"):
         return Explanation(task_id, state, reasons)
@@ -129,8 +130,8 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
     state = _state(view)
     if state == "unknown":
         yield (
-            "No worker has seen it yet, or it has ended: look in its queue, at its ETA, at who consumes that queue. It "
-            "may also be kept by a worker because as many are parked as max_parked allows, or not be throttled."
+            "No worker has seen it yet, or it has ended: look at its queue, at its ETA, at the workers of that queue. "
+            "It may also be kept by a worker because max_parked tasks are parked already, or not be throttled."
         )
     elif state == "set aside":
         yield (
@@ -164,17 +165,17 @@ def _dropped(view: TaskView) -> str:
 
 
 def dropped_before(explanation: Explanation, changes: Iterable[Change]) -> Explanation:
-    """Return the same of a task that is not stored any more, if one of these changes was to drop it."""
+    """Return the explanation of a task that the store no longer has; if one of the changes dropped it, with that."""
     for each in changes:
         if each.action == "drop" and each.task_id == explanation.task_id:
-            said = f"It was dropped by {signature(each.by, each.why)}, at {at(each.at)}: it has ended as revoked."
-            return replace(explanation, state="ended without running", reasons=(said,))
+            reason = f"It was dropped by {signature(each.by, each.why)}, at {at(each.at)}: it has ended as revoked."
+            return replace(explanation, state="ended without running", reasons=(reason,))
     return explanation
 
 
 def _held(view: TaskView) -> Iterator[str]:
     if view.lent:
-        yield "Somebody drains the store: its message is on the way back to its queue."
+        yield "The store is being drained: its message is on the way back to its queue."
         return
     holds = ", ".join(map(str, view.needs)) if view.counted and view.needs else "no permit"
     yield f"It runs, or is about to, on worker {_worker(view)}, and holds {holds}."
@@ -183,7 +184,7 @@ def _held(view: TaskView) -> Iterator[str]:
     else:
         yield (
             f"Its lease ended {-view.lease_left:.0f} s ago, so its worker is lost or cut off from the store; what it "
-            f"holds is reclaimed when a worker or beat looks next."
+            f"holds is reclaimed when a worker or beat checks next."
         )
 
 
@@ -264,7 +265,7 @@ def _needs_slot(it: str, queue: str) -> str:
 
 def _shown(view: TaskView) -> str:
     if not view.line:
-        return "the line of those that wait for nothing but a slot"
+        return "the line of the tasks that only wait for a slot"
     return f"the line of {Bucket.parse(view.line)}"
 
 
@@ -272,9 +273,9 @@ def _number(limit: LimitStatus) -> str:
     return "any number" if limit.permits is None else str(limit.permits)
 
 
-def in_words(said: Said) -> str:
-    """Return who said something, when, why and until when: ``since ... by ana, because: their incident``."""
-    until = f" until {at(said.until)}" if said.until else ""
-    why = f", because: {one_line(said.why)}" if said.why else ""
-    by = f" by {one_line(said.by)}" if said.by else ""
-    return f"since {at(said.since)}{until}{by}{why}"
+def in_words(override: RuntimeOverride) -> str:
+    """Return the details of a runtime override: ``since ... until ... by ana, because: their incident``."""
+    until = f" until {at(override.until)}" if override.until else ""
+    why = f", because: {one_line(override.why)}" if override.why else ""
+    by = f" by {one_line(override.by)}" if override.by else ""
+    return f"since {at(override.since)}{until}{by}{why}"

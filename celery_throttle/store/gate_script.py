@@ -1,14 +1,14 @@
-"""Put the text of a script of the gate together.
+"""Compose the text of a script of the gate.
 
-The shared files (``lua/gate/shared``) are plain functions of one subject each, in any order; nothing in them says what
-a script pays for. Lua makes every function of a script anew in every call, and pays for each local that a function
-uses, so here constants are written in as values, and functions that a script cannot reach are left out. Those that
-nearly every call needs (`AT_ONCE`) are made at once; each of the others is made when it is first called.
+The shared files (``lua/gate/shared``) are plain functions of one subject each, in any order. Lua creates each function
+of a script again in each call, and each local that a function uses costs time. So this module writes constants as
+values and omits functions that a script cannot reach. A script creates the functions that nearly each call needs
+(`AT_ONCE`) at its start, and each other function at its first call.
 
-A server compiles three texts: that of ``exchange``, one of all scripts that only read, and one of all others; the first
+A server compiles three texts: that of ``exchange``, one of all scripts that only read, and one of all others. The first
 argument of the latter two names the script to run. Each text has the shared functions, so a text for each script would
-fill the server's Lua heap with copies. The garbage that Lua leaves until it clears it away grows with the heap, and
-clearing it away makes some calls slow. One text for all would take long to compile.
+fill the server's Lua heap with copies. The garbage of Lua grows with the heap, and its collection makes some calls
+slow. One text for all scripts would take long to compile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 #: The script with a text of its own.
 ALONE = "exchange"
 
-#: What nearly every exchange calls, or every start and end of a run: found by counting what is made where.
+#: The functions that nearly each exchange, start or end of a run calls: found by counting the calls.
 AT_ONCE = (
     *(
         "is_known",
@@ -64,17 +64,17 @@ _FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.D
 _CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
 _ONLY_READS = "\nstate.only_reads = true\n"
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-# A server reads these, too, when it compiles. Line ends stay, for the line numbers in error messages.
+# Indentation and comments cost time when a server compiles. Line ends stay, for the line numbers in error messages.
 _NOT_CODE = re.compile(r"^[ \t]+|[ \t]*--.*$", re.MULTILINE)
 
-# What comes before all others, whole; and what counts rates, which the primitives share.
+# The file that comes before all others, whole; and the rate functions, which the primitives share.
 _FIRST = "gate/shared/begin"
 _OTHERS = ("rate/gcra",)
 
 
 @dataclass(frozen=True)
 class SharedFunction:
-    """A shared function: the file it is in, its text from the parameters on, and the names it calls."""
+    """A shared function: its file, its text from the parameters on, and the names that it calls."""
 
     file: str
     body: str
@@ -87,7 +87,7 @@ def gate_scripts() -> list[str]:
 
 
 def gate_text(name: str) -> str:
-    """Return the text that has ``lua/gate/<name>.lua``, with all that it needs before it."""
+    """Return the text that has ``lua/gate/<name>.lua``, with the shared functions before it."""
     return _whole(_writing(_read(f"gate/{ALONE}"))) if name == ALONE else _text_of_several(only_reads(name))
 
 
@@ -105,7 +105,7 @@ def _text_of_several(only_read: bool) -> str:
 
 
 def _writing(own: str) -> str:
-    """Return the text of a script that writes the records that it has changed, wherever it returns."""
+    """Return the text of a script that writes its changed records on each return."""
     return f"local function carry_out()\n{own}\nend\nlocal reply = carry_out()\nwrite_records()\nreturn reply"
 
 
@@ -113,7 +113,7 @@ def _whole(own: str) -> str:
     found = reached(own)
     at_once = [each for each in AT_ONCE if each in found]
     later = sorted(found.difference(at_once))
-    # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
+    # No metatable: each call through one would leave the interpreter's loop for another one.
     names = {each: f"F[{number}]" for number, each in enumerate(at_once, 1)}
     names |= {each: f"make({number})" for number, each in enumerate(later, len(at_once) + 1)}
     bodies = [
@@ -128,7 +128,7 @@ def _whole(own: str) -> str:
     return _NOT_CODE.sub("", text)
 
 
-#: F has every shared function under a number, once it was made: making functions is what costs.
+#: F has each shared function under a number, once it was created: creating functions costs most.
 _MADE = """local F = { NILS }
 local function make(which)
 local made = F[which]
@@ -137,12 +137,12 @@ CASES
 return F[which]
 end
 BODIES"""
-#: Room in F from the start: what few calls need would only make the table larger.
+#: Room in F from the start: room for functions that few calls need would only make the table larger.
 _ROOM = 64
 
 
 def _cases(bodies: list[str], first: int) -> str:
-    """Return the statements that carry out one of these, by its number; found by halving."""
+    """Return the statements that run the body with the number ``which``, found by binary search."""
     if len(bodies) <= 1:
         return "".join(bodies)
     half = len(bodies) // 2
@@ -155,17 +155,17 @@ def inlined(text: str) -> str:
     values: dict[str, str] = {}
     for names, numbers in _CONSTANTS.findall(text):
         values |= dict(zip(names.split(", "), numbers.split(", "), strict=True))
-    # An empty line in its place: line numbers in error messages stay those of the text.
+    # An empty line stays in the place of each, so that the line numbers in error messages stay right.
     return _NAME_OR_STRING.sub(lambda match: values.get(match.group(), match.group()), _CONSTANTS.sub("", text))
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:
-    """Return a text whose calls of shared functions go through F."""
+    """Return the text with its calls of shared functions replaced by calls through F."""
     return _CALL_OR_STRING.sub(lambda match: names.get(match.group(1), match.group()), text)
 
 
 def reached(text: str) -> set[str]:
-    """Return the shared functions that the text of a script can reach."""
+    """Return the names of the shared functions that the text of a script can reach."""
     functions = shared_functions()
     found: set[str] = set()
     todo = _calls(text)

@@ -1,4 +1,4 @@
-"""What a stored message says of its task. Only its head is read, never its body, which may be a pickle."""
+"""Read the head of a stored message, never its body, which may be a pickle."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from celery_throttle.store.parcel import head_of
 
 __all__ = ["Head", "read_head", "task_name_in"]
 
-#: Characters of arguments. Celery's own texts have 1024 at most, those of other senders any number.
+#: The most characters of arguments. Celery's own texts have up to 1024, those of other senders any number.
 _LONGEST = 1000
 
 
 class Head(NamedTuple):
-    """What the headers of a message say.
+    """The headers of a message.
 
     Attributes:
-        task_name: None if it is not known.
+        task_name: the name of the task, None if it is not known.
         args: the positional arguments as text, cut; None if there is no such text.
-        kwargs: the arguments by name, alike.
-        eta: before which the task must not start, None if it has none.
+        kwargs: the keyword arguments, in the same form.
+        eta: the time before which the task must not start, None if the task has none.
     """
 
     task_name: str | None = None
@@ -30,11 +30,11 @@ class Head(NamedTuple):
 
 
 def read_head(raw: bytes) -> Head:
-    """Return what the head of a message says, as far as it can be read."""
-    said = _headers(raw)
-    texts = (_text(said.get(name)) for name in ("task", "argsrepr", "kwargsrepr"))
+    """Return the headers of a message that are readable."""
+    headers = _headers(raw)
+    texts = (_text(headers.get(name)) for name in ("task", "argsrepr", "kwargsrepr"))
     name, args, kwargs = texts
-    return Head(name, _cut(args), _cut(kwargs), _moment(said.get("eta")))
+    return Head(name, _cut(args), _cut(kwargs), _moment(headers.get("eta")))
 
 
 def task_name_in(raw: bytes) -> str | None:
@@ -63,7 +63,7 @@ def _moment(value: object) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
-        # As Celery takes one without a zone.
+        # Celery reads a time without a zone as UTC.
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None

@@ -1,4 +1,4 @@
-"""What was counted of a limit, period by period."""
+"""The history of a limit: counts of starts, waits and ends, period by period."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RECENT = timedelta(minutes=10)
 
 
 class Counted(NamedTuple):
-    """What was counted of a limit: place, count, place, count, ... (see core/history.py).
+    """The counts of a limit: place, count, place, count, ... (see core/history.py).
 
     Attributes:
-        has_keys: whether it is counted for each key, so that nobody knows how many hold and wait in all.
+        has_keys: whether the limit has keys: then the numbers of holders and parked tasks in all are not known.
     """
 
     limit: str
@@ -37,26 +37,28 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class Period:
-    """What was counted in a minute, or a quarter of an hour, or all of them.
+    """The counts of a minute, of a quarter of an hour, or of all periods.
 
-    Workers tell it every ten seconds where much goes on, else once a minute: it is counted when it is told.
+    Busy workers report their counts each ten seconds, others once a minute. The counts belong to the period of the
+    report.
 
     Attributes:
-        since: when it began, by the store's clock.
-        length: in seconds.
-        at_once: how many started without waiting in line.
-        waited: how many started after a wait of at most as long as each of `core.history.WAITS`; longer ones last.
-        wait_time: seconds that they waited, in all.
-        parked: how many got in line.
-        ended: how many ended.
-        failed: how many of them failed.
-        run_time: seconds that they ran, in all.
-        reclaimed: permits of lost workers that were reclaimed.
-        sent_back: how many raised RateLimited.
-        refused: how many were not parked, since as many waited as may.
-        duplicates: how many did not run since another call of them had the identity lock.
-        held_most: the most permits that were held when a worker told something; None: none did, or the limit has keys.
-        parked_most: the most that waited then.
+        since: the begin of the period, by the store's clock.
+        length: the length of the period in seconds.
+        at_once: the number of runs that started without waiting in line.
+        waited: the number of runs that started after a wait, one for each bound in `core.history.WAITS`. A bound counts
+            waits up to its length and above the bound before; the last bound counts longer waits too.
+        wait_time: the seconds that runs waited, in all.
+        parked: the number of tasks that were parked.
+        ended: the number of runs that ended.
+        failed: the number of runs that failed.
+        run_time: the seconds that runs took, in all.
+        reclaimed: the number of permits of lost workers that were reclaimed.
+        sent_back: the number of runs that raised RateLimited.
+        refused: the number of tasks that were not parked, because max_parked tasks were parked already.
+        duplicates: the number of tasks that did not run because another call had the identity lock.
+        held_most: the most permits held when a worker reported; None: no worker reported, or the limit has keys.
+        parked_most: the most parked tasks when a worker reported; None as above.
     """
 
     since: datetime
@@ -77,25 +79,25 @@ class Period:
 
     @property
     def started(self) -> int:
-        """How many started."""
+        """The number of runs that started."""
         return self.at_once + sum(self.waited)
 
     def wait(self, share: float) -> float | None:
-        """Return within how many seconds that share of those that started did; None if none did.
+        """Return the wait in seconds within which this share of the runs started; None if none started.
 
-        Rounded up to the next of `core.history.WAITS`, each of which is twice the one before.
+        The wait is rounded up to the next of `core.history.WAITS`, each of which is twice the one before.
         """
         return within(share, self.at_once, self.waited)
 
 
 @dataclass(frozen=True)
 class History:
-    """What was counted of a limit.
+    """The history of a limit.
 
     Attributes:
-        limit: its name.
-        until: the time now, by the store's clock.
-        periods: the oldest first, those too in which nothing was counted; the last has just begun.
+        limit: the name of the limit.
+        until: the present time, by the store's clock.
+        periods: the oldest period first, with empty ones; the last period has just begun.
     """
 
     limit: str
@@ -112,25 +114,25 @@ class History:
 
     @property
     def per_second(self) -> float:
-        """How many started a second in those of the last ten minutes in which it was so from first to last; 0: none."""
+        """Starts a second in the last ten minutes, over the whole periods that had starts; 0: none."""
         busy = [each for each in self._recent if each.started]
         whole = busy[1:-1] if busy and busy[-1] is self.periods[-1] else busy[1:]
         return sum(each.started for each in whole) / sum(each.length for each in whole) if whole else 0.0
 
     @property
     def idle(self) -> float | None:
-        """For how many seconds nothing has started, at the least; None if nothing was counted."""
+        """The seconds without a start until now, at the least; None if no start was counted."""
         last = next((each for each in reversed(self.periods) if each.started), None)
         return None if last is None else max((self.until - last.since).total_seconds() - last.length, 0.0)
 
     @property
     def ended(self) -> int:
-        """How many ended in the last ten minutes, or in all periods if none did."""
+        """The number of runs that ended in the last ten minutes, or in all periods if none did."""
         return sum(each.ended for each in self._ended)
 
     @property
     def run_time(self) -> float | None:
-        """How many seconds these ran, each; None if none did."""
+        """The mean run time in seconds of the runs in `ended`; None if there are none."""
         return sum(each.run_time for each in self._ended) / self.ended if self.ended else None
 
     @property
@@ -143,7 +145,7 @@ class History:
 
     @property
     def total(self) -> Period:
-        """All of them as one."""
+        """The sum of all periods."""
         first = self.periods[0]
         sums = {
             name: sum(getattr(each, name) for each in self.periods)
@@ -171,12 +173,12 @@ class History:
 
 
 def within(share: float, at_once: int, waited: Iterable[int]) -> float | None:
-    """Return within how many seconds that share of those that started did, as `Period.wait`.
+    """Return the wait in seconds within which this share of the runs started, as `Period.wait`.
 
     Args:
-        share: as there.
-        at_once: how many started without waiting.
-        waited: how many started after a wait of at most as long as each of `core.history.WAITS`.
+        share: the share of the runs, 0 to 1.
+        at_once: as in `Period`.
+        waited: as in `Period`.
     """
     counts = (at_once, *waited)
     started, reached = sum(counts), 0
@@ -190,7 +192,7 @@ def within(share: float, at_once: int, waited: Iterable[int]) -> float | None:
 
 
 def by_limit(counts: Mapping[str, Sequence[float]]) -> list[Counted]:
-    """Return what was counted of runs, by what they need, as what was counted of each limit."""
+    """Return the counts of each limit, from the counts by needs text."""
     found: dict[str, tuple[bool, list[float]]] = {}
     for needs, numbers in counts.items():
         for bucket, _ in costs_of(needs):
@@ -215,13 +217,13 @@ def histories(raw: Any, limits: Iterable[str], ring: Ring) -> list[History]:
 
 
 def numbers_at(now_ms: int, ring: Ring) -> range:
-    """Return the numbers of the periods that a ring has then, the oldest first."""
+    """Return the numbers of the periods that a ring covers at this time, the oldest first."""
     last = now_ms // 1000 // ring.seconds if ring.seconds else 1
     return range(last - ring.slots + 1, last + 1)
 
 
 def slots_of(packed: bytes, numbers: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the slots of a ring that count these periods."""
+    """Return the slot of each of these periods in a ring."""
     size = len(packed) // _SLOT.size * _SLOT.size
     slots = {slot[0]: slot for slot in _SLOT.iter_unpack(packed[:size])}
     return [slots.get(number, _NOTHING) for number in numbers]

@@ -1,4 +1,4 @@
-"""The tasks that run, or are about to."""
+"""Read the holders: the tasks that run, or are about to."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Holder", "read_holders"]
 
 @dataclass(frozen=True)
 class Holder:
-    """A task that runs, or is about to.
+    """A task that runs, or is about to run.
 
     Attributes:
-        task_id: of the task.
-        needs: the permits it holds; none for one that only has an identity lock.
+        task_id: the id of the task.
+        needs: the permits that the task holds; none for a task that only has an identity lock.
         worker: its worker in this store: node, process id and a part of its own, as in ``celery@web1/4242/1f3a9c2e``.
-        lease_left: seconds until its permits can be reclaimed unless its worker renews them; negative: overdue.
-        queue: the queue it came from, None if that is not known.
-        deliveries: how often it was started before, by workers that were lost.
-        since: when it got its permits.
-        task_name: None if it is not one of the tasks of whoever looks.
-        broker: the code of its queue's broker, as `doctor` lists it; "" if that is not known.
+        lease_left: seconds until the permits can be reclaimed unless the worker renews them; negative: overdue.
+        queue: the queue that the task came from, None if it is not known.
+        deliveries: the number of earlier starts, by workers that were lost.
+        since: the time when the task got its permits.
+        task_name: the name of the task; None if the app that reads has no such task.
+        broker: the code of the queue's broker, as `doctor` lists it; "" if it is not known.
     """
 
     task_id: str
@@ -58,7 +58,7 @@ class Holder:
 
 
 def read_holders(raw: Any, names: TaskNames = NO_NAMES) -> tuple[tuple[Holder, ...], bool]:
-    """Read the reply of holders.lua; whether there are more. ``names`` are of the tasks that are known."""
+    """Read the reply of holders.lua: holders, and whether there are more; ``names``: of the app's tasks."""
     now, more, rows = raw
     return tuple(readable(lambda row: _holder(row, now, names), rows)), bool(more)
 

@@ -1,4 +1,4 @@
-"""The identity locks of tasks: who has one, and what became of a claim."""
+"""Read identity locks, and the answers to claims."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TAKEN, CLAIMED, OURS, REPLACED, LOST = 0, 1, 2, 3, 4
 
 
 class Claimed(NamedTuple):
-    """What became of a claim. A tuple, since every publish makes one.
+    """The answer to a claim: a tuple, because each publish makes one.
 
     Attributes:
-        answer: ``TAKEN``, ``CLAIMED``, ``OURS``, ``REPLACED`` or ``LOST``: taken, and its result could not be kept.
-        other: the task that has the lock, or had it until now; empty if there is none.
+        answer: ``TAKEN``, ``CLAIMED``, ``OURS``, ``REPLACED`` or ``LOST`` (taken, and the result could not be kept).
+        other: the task that has the lock, or had it until now; "" if there is none.
         claim: the number of the claim, "0" if nothing was claimed.
     """
 
@@ -48,10 +48,10 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class Locked:
-    """Who has the identity lock of a task's arguments.
+    """The state of the identity lock of a call.
 
     Attributes:
-        task_id: the task that has it.
+        task_id: the task that has the lock.
         state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
         since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
         expires_in: seconds until the lock ends by itself; a running task renews it.
@@ -80,14 +80,14 @@ class LockStatus:
     """An identity lock that a task has.
 
     Attributes:
-        identity: of the call: a hash of the task's name and arguments.
-        task_id: of the task that has it.
-        task_name: None if that is not known: the store has no message of the task.
+        identity: the identity of the call: a hash of the task's name and arguments.
+        task_id: the id of the task that has the lock.
+        task_name: the name of the task; None if the store has no message of the task.
         state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
         since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
         expires_in: seconds until the lock ends by itself; a running task renews it.
         fencing_token: of the last grant, 0 before the first.
-        worker: where it runs, as in `Holder`; None if it does not.
+        worker: the worker that runs the task, as in `Holder`; None if the task does not run.
         next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
     """
 
@@ -112,7 +112,7 @@ class LockStatus:
 
 
 def read_claimed(raw: Any) -> Claimed:
-    """Read the reply of claim.lua: answer, claim and other task, one text with spaces between."""
+    """Read the reply of claim.lua: a text of answer, claim and other task, with spaces between."""
     answer, claim, other = raw.decode().split(" ", 2)  # an id may have spaces
     return Claimed(int(answer), other, claim)
 
@@ -127,7 +127,7 @@ def read_locked(raw: Any) -> Locked | None:
 
 
 def read_locks(raw: Any) -> tuple[str, list[LockStatus]]:
-    """Read the reply of locks.lua: where to go on, and a page."""
+    """Read the reply of locks.lua: the cursor of the next page, and a page."""
     after, rows = raw
     return text(after), list(readable(lambda row: _lock_status(*row), rows))
 
@@ -148,7 +148,7 @@ def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> Lock
 
 
 def lock_from(raw: bytes) -> tuple[str, str, datetime] | None:
-    """Return state, task and since when; None if the lock is free."""
+    """Return (state, task, time of the state); None if the lock is free."""
     if not raw:
         return None
     lock = json.loads(raw)

@@ -1,4 +1,4 @@
-"""The keys of one prefix and group among all that a server has: to count and to delete them."""
+"""Count and delete the keys of one prefix and group on a server."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "count_keys", "delete_keys"]
 
-#: Keys that the server looks through in one call.
+#: Keys that the server scans in one call.
 _PAGE = 1000
-#: What tells keys of other groups, prefixes and layouts apart: ``{shop:eu}:2``.
+#: The beginning that distinguishes keys of other groups, prefixes and layouts: ``{shop:eu}:2``.
 _BEGINNING = re.compile(rb"\{[^}]*\}(?::[0-9]+)?")
 _MOST_OTHERS = 20
-#: An identity lock of the primitives, and a semaphore, exist while they are held.
+#: The keys of a lock and a semaphore of the primitives, which exist while they are held.
 _HELD = re.compile(rb"lock:[0-9a-f]{64}|semaphore:leases:.*", re.DOTALL)
-#: Wildcards of ``SCAN MATCH``. A prefix has none; what is deleted must not depend on it.
+#: Wildcards of ``SCAN MATCH``, which are escaped. A prefix has none, but deleting must not rely on that.
 _WILD = re.compile(r"([*?\[\]\\^])")
 
 
 @dataclass
 class Found:
-    """What a server has of one prefix and group.
+    """The keys of one prefix and group on a server.
 
     Attributes:
-        keys: how many.
-        size: their bytes; None if the server does not tell.
-        held: locks and semaphores of the primitives that are held.
-        others: what other keys begin with that begin like these; twenty at most.
+        keys: the number of keys.
+        size: their size in bytes; None if the server does not report sizes.
+        held: the number of held locks and semaphores of the primitives.
+        others: the beginnings of other keys that start with the same prefix; twenty at most.
     """
 
     keys: int = 0
@@ -48,7 +48,7 @@ class Found:
 
 
 def count_keys(url: str, keys: Keys) -> Found:
-    """Count what is there.
+    """Count the keys, and add up their sizes.
 
     Raises:
         StoreUnavailable: the store does not answer, or refuses.
@@ -66,7 +66,7 @@ def count_keys(url: str, keys: Keys) -> Found:
 
 
 def delete_keys(url: str, keys: Keys) -> int:
-    """Delete what is there; return how many keys that were. The server frees the memory in the background.
+    """Delete the keys; return their number. The server frees the memory in the background.
 
     Raises:
         StoreUnavailable: as `count_keys`.
@@ -90,7 +90,7 @@ def _client(url: str, keys: Keys) -> Iterator[Any]:
 
 
 def _pages(client: Any, keys: Keys) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield all keys of this prefix and group, and those that begin alike, a page at a time."""
+    """Yield pages: the keys of this prefix and group, and other keys with the same beginning."""
     # `{shop}` and `{shop:eu}`, and not `{shop2}`.
     match, cursor = "{" + _WILD.sub(r"\\\1", keys.prefix) + "[:}]*", 0
     while True:

@@ -1,4 +1,4 @@
-"""What was counted of limits in the last hour, in short: what is shown of each where there are many."""
+"""The starts of the last hour of many limits, in short."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WAITED = slice(Place.WAITED, Place.WAITED + len(WAITS))
 
 @dataclass(frozen=True)
 class LastHour:
-    """What started on a limit in the last hour, with all its keys: minute by minute, the last has just begun.
+    """The starts on a limit (with all its keys) in the last hour, by minute; the last minute has just begun.
 
     Attributes:
-        started: how many started in each minute.
-        waited: how many of them after a wait in line.
-        wait_p95: within how many seconds 95 % of all of them started, rounded up as `Period.wait` is.
+        started: the number of starts in each minute.
+        waited: the number of starts after a wait in line, in each minute.
+        wait_p95: the wait in seconds within which 95 % of all started, rounded up as in `Period.wait`.
     """
 
     started: tuple[int, ...]
@@ -32,7 +32,7 @@ class LastHour:
 
 
 def last_hours(raw: Any, limits: Iterable[str]) -> dict[str, LastHour]:
-    """Read the reply of history.lua, of the ring of minutes; without limits on which nothing started."""
+    """Read the reply of history.lua, for the ring of minutes; limits without a start are left out."""
     now_ms, rings = raw
     minutes = numbers_at(now_ms, MINUTES)
     found = ((limit, _last_hour(packed, minutes)) for limit, packed in zip(limits, rings, strict=True) if packed)

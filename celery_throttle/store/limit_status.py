@@ -1,4 +1,4 @@
-"""How limits and their keys stand: what is declared, what is in force, how many hold and wait."""
+"""The status of limits and their keys: declared numbers, numbers in force, held permits, parked tasks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = [
     "LimitStatus",
     "RateStatus",
-    "Said",
+    "RuntimeOverride",
     "rates_text",
     "read_names",
     "read_rates",
-    "read_said",
+    "read_runtime_override",
     "read_statuses",
     "statuses_from",
 ]
@@ -33,14 +33,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RateStatus:
-    """A rate: ``rate`` as text (``"100/m"``), and its ``burst``."""
+    """A rate: ``rate`` as text (``"100/m"``), with its ``burst``."""
 
     rate: str
     burst: int
 
     @property
     def per_second(self) -> float:
-        """Starts a second that it allows in the long run."""
+        """Starts a second that the rate allows in the long run."""
         rate = Rate.parse(self.rate)
         return rate.count / rate.period * 1e6
 
@@ -49,17 +49,17 @@ class RateStatus:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What somebody said of a limit at run time.
+class RuntimeOverride:
+    """An override, a pause, a disabling or a hold of a limit at run time.
 
     Attributes:
-        limit: of which one: its name, or ``name[key]`` if it was said of one key.
-        by: who.
-        why: in their words.
-        since: when, by the store's clock.
-        until: when it ends by itself, None if it does not.
-        permits: of an override of the permits; of everything else None.
-        rates: of an override of the rates; of everything else none.
+        limit: the name of the limit, or ``name[key]`` if the override applies to one key.
+        by: the name of the operator.
+        why: the operator's reason.
+        since: the time of the change, by the store's clock.
+        until: the time when the override ends by itself, None if it does not.
+        permits: the permits, for an override of the permits; else None.
+        rates: the rates, for an override of the rates; else empty.
     """
 
     limit: str
@@ -80,30 +80,29 @@ class Said:
 
 @dataclass(frozen=True)
 class LimitStatus:
-    """How a limit stands, or one key of it.
+    """The status of a limit, or of one key of it.
 
     Attributes:
-        name: of the limit.
-        key: the value of its key; None for the limit itself, and for what all its keys have in common.
-        permits: what the code declares; None: any number (a rate alone), or not declared in this store yet.
-        rates: what the code declares.
-        max_parked: how many may wait, None: any number.
-        declared: whether a worker has declared it in this store.
-        in_force: how many may run now, after overrides and ``disable``; None: any number.
-        override: another number of permits for now, if there is one.
-        paused: nothing starts, if that was said.
-        disabled: nothing of it is enforced, if that was said.
-        held_back: nothing starts because the outside said that it is asked too often, if it did.
-        held: permits held now; those of lost workers count until their lease ends.
-        parked: how many tasks wait that need permits of it; one that needs several limits is counted by each.
-        next_start_in: seconds until its rates allow the next start.
-        barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
-        last_hour: what started on it in the last hour, with all its keys; None: nothing did, nobody asked, or it is a
-            key.
-        rate_override: other rates for now, if there are any.
-        keys: of a limit: how many of its keys have holders or parked tasks.
-        held_of_keys: permits held on these keys together.
-        parked_of_keys: tasks parked on these keys together.
+        name: the name of the limit.
+        key: the value of the limit's key; None for the limit itself, with all its keys.
+        permits: the declared permits; None: any number (a rate alone), or the limit is not declared in this store.
+        rates: the declared rates.
+        max_parked: the most tasks that may be parked, None: any number.
+        declared: whether a worker has declared the limit in this store.
+        in_force: the permits in force now, after overrides and ``disable``; None: any number.
+        override: the override of the permits, if any.
+        paused: the pause (no task starts), if any.
+        disabled: the change that disabled the limit (nothing is enforced), if any.
+        held_back: the hold of a task's RateLimited (no task starts), if any.
+        held: the permits held now; those of lost workers count until their leases end.
+        parked: the parked tasks that need its permits; a task that needs several limits counts for each of them.
+        next_start_in: seconds until the rates allow the next start.
+        barred_by: the id of a task that needs several limits and waited for long; no newer task may start before it.
+        last_hour: the starts of the last hour, with all keys; None: no starts, not requested, or the status of a key.
+        rate_override: the override of the rates, if any.
+        keys: of a limit: the number of its keys that have holders or parked tasks.
+        held_of_keys: the permits held on these keys, in all.
+        parked_of_keys: the tasks parked on these keys, in all.
     """
 
     name: str
@@ -113,17 +112,17 @@ class LimitStatus:
     max_parked: int | None
     declared: bool
     in_force: int | None
-    override: Said | None
-    paused: Said | None
-    disabled: Said | None
-    held_back: Said | None
+    override: RuntimeOverride | None
+    paused: RuntimeOverride | None
+    disabled: RuntimeOverride | None
+    held_back: RuntimeOverride | None
     held: int
     parked: int
     next_start_in: float
     barred_by: str | None
     bar_ticket: float = field(default=0, repr=False)
     last_hour: LastHour | None = None
-    rate_override: Said | None = None
+    rate_override: RuntimeOverride | None = None
     keys: int = 0
     held_of_keys: int = 0
     parked_of_keys: int = 0
@@ -142,67 +141,67 @@ class LimitStatus:
         yield from (f"rate {rate}" for rate in self.rates)
         if self.next_start_in > 0:
             yield f"next start in {seconds(self.next_start_in)}"
-        for what, said in (
+        for what, override in (
             ("override", self.override),
             ("rate override", self.rate_override),
             ("paused", self.paused),
             ("disabled", self.disabled),
             ("held back", self.held_back),
         ):
-            if said:
-                yield f"{what} {said}".rstrip()
+            if override:
+                yield f"{what} {override}".rstrip()
         if self.barred_by:
             yield f"task {self.barred_by} goes first"
 
     @property
     def bucket(self) -> Bucket:
-        """The limit, or the key of it; as text ``tenant[acme]``."""
+        """The limit, or one key of it; as text ``tenant[acme]``."""
         return Bucket(self.name, self.key)
 
     @property
     def held_in_all(self) -> int:
-        """Permits held, with those of all its keys."""
+        """The permits held, with those of all keys."""
         return self.held + self.held_of_keys
 
     @property
     def parked_in_all(self) -> int:
-        """Tasks parked, with those of all its keys."""
+        """The parked tasks, with those of all keys."""
         return self.parked + self.parked_of_keys
 
     @property
     def rates_in_force(self) -> tuple[RateStatus, ...]:
-        """The rates that hold now, after an override and ``disable``; none: it has no rate."""
+        """The rates in force now, after an override and ``disable``; empty if none is."""
         if self.disabled:
             return ()
         return self.rate_override.rates if self.rate_override else self.rates
 
     @property
-    def overrides(self) -> tuple[Said, ...]:
-        """The overrides, of permits and of rates, if there are any."""
+    def overrides(self) -> tuple[RuntimeOverride, ...]:
+        """The overrides of permits and of rates, if any."""
         return tuple(each for each in (self.override, self.rate_override) if each)
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing may start."""
+        """Whether no task may start: the limit is paused or held back."""
         return self.paused is not None or self.held_back is not None
 
     @property
     def full(self) -> bool:
-        """Whether as many run as may."""
+        """Whether no permit is free."""
         return not self.has_room(1)
 
     def has_room(self, cost: int) -> bool:
-        """Whether so many permits are free; a task that takes more than there are runs alone."""
+        """Whether ``cost`` permits are free; a task that needs more permits than the limit has runs alone."""
         return self.in_force is None or self.held + min(cost, max(self.in_force, 1)) <= self.in_force
 
     def bars(self, task_id: str, ticket: float) -> bool:
-        """Whether an older task that needs several limits goes before this one."""
+        """Whether an older task that needs several limits has to start before this task."""
         return self.barred_by not in (None, task_id) and ticket > self.bar_ticket and not self.disabled
 
-    def scope(self, said: Said) -> Bucket:
-        """Of what that was said: of the limit with all its keys, or of one key."""
+    def scope(self, override: RuntimeOverride) -> Bucket:
+        """Return whether the override applies to the limit with all its keys, or to one key."""
         whole = Bucket(self.name)
-        return whole if said.limit == str(whole) else self.bucket
+        return whole if override.limit == str(whole) else self.bucket
 
 
 def rates_text(rates: Iterable[RateStatus]) -> str:
@@ -211,7 +210,7 @@ def rates_text(rates: Iterable[RateStatus]) -> str:
 
 
 def read_names(raw: Any) -> tuple[str, list[str]]:
-    """Read the reply of limits.lua: where to go on, and a page of names."""
+    """Read the reply of limits.lua: the cursor of the next page, and a page of names."""
     after, found = raw
     return text(after), [text(name) for name in found]
 
@@ -242,12 +241,12 @@ def _status(
 ) -> LimitStatus:
     bucket = Bucket.parse(text_of_bucket)
     permits, rates, most = _declared(declared)
-    said: dict[str, Any] = {}
-    # What was said of the key comes before what was said of all.
+    overrides: dict[str, Any] = {}
+    # An override of the key takes precedence over one of the limit.
     for scope, packed in ((Bucket(bucket.name), of_limit), (bucket, of_bucket)) if of_limit or of_bucket else ():
         spoken = json.loads(packed) if packed else {}
-        said |= {what: (scope, one) for what, one in spoken.items() if not 0 < one[1] <= now}
-    bar = said.get("bar")
+        overrides |= {what: (scope, one) for what, one in spoken.items() if not 0 < one[1] <= now}
+    bar = overrides.get("bar")
     return LimitStatus(
         name=bucket.name,
         key=bucket.key,
@@ -256,16 +255,16 @@ def _status(
         max_parked=most,
         declared=bool(declared),
         in_force=None if in_force < 0 else in_force,
-        override=read_said(said.get("override"), "permits"),
-        paused=read_said(said.get("pause")),
-        disabled=read_said(said.get("disable")),
-        held_back=read_said(said.get("hold")),
+        override=read_runtime_override(overrides.get("override"), "permits"),
+        paused=read_runtime_override(overrides.get("pause")),
+        disabled=read_runtime_override(overrides.get("disable")),
+        held_back=read_runtime_override(overrides.get("hold")),
         held=held,
         parked=parked,
         next_start_in=next_start_ms / 1000,
         barred_by=bar[1][3] if bar else None,
         bar_ticket=bar[1][0] if bar else 0,
-        rate_override=read_said(said.get("rate"), "rates"),
+        rate_override=read_runtime_override(overrides.get("rate"), "rates"),
         keys=keys,
         held_of_keys=held_of_keys,
         parked_of_keys=parked_of_keys,
@@ -276,10 +275,10 @@ def _status(
 def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]:
     if not raw:
         return None, (), None
-    said = json.loads(raw)
-    if isinstance(said, int):
-        return said, (), None
-    return said["permits"] or None, read_rates(said.get("rates", ())), said.get("max_parked")
+    declared = json.loads(raw)
+    if isinstance(declared, int):
+        return declared, (), None
+    return declared["permits"] or None, read_rates(declared.get("rates", ())), declared.get("max_parked")
 
 
 def read_rates(declared: Any) -> tuple[RateStatus, ...]:
@@ -288,11 +287,14 @@ def read_rates(declared: Any) -> tuple[RateStatus, ...]:
     )
 
 
-def read_said(found: Any, value_is: Literal["", "permits", "rates", "both"] = "") -> Said | None:
-    """Read what was said, as runtime_overrides.lua has it, and of what; ``both``: of permits, with the rates behind."""
+def read_runtime_override(found: Any, value_is: Literal["", "permits", "rates", "both"] = "") -> RuntimeOverride | None:
+    """Read a runtime override in the form of runtime_overrides.lua, with its scope.
+
+    ``value_is``: the kind of the value; ``both``: permits, followed by rates.
+    """
     if found is None:
         return None
     scope, (value, until, by, why, since, *behind) = found
     permits = int(value) if value_is in ("permits", "both") and value else None
     rates = read_rates(value if value_is == "rates" else behind[0] if behind else ())
-    return Said(str(scope), by, why, when(since), when(until) if until else None, permits, rates)
+    return RuntimeOverride(str(scope), by, why, when(since), when(until) if until else None, permits, rates)

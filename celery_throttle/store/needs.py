@@ -13,7 +13,7 @@ __all__ = ["Need", "needs_from"]
 
 @dataclass(frozen=True)
 class Need:
-    """So many permits of a limit, or of one key of it."""
+    """A number of permits of a limit, or of one key of it."""
 
     limit: str
     key: str | None
@@ -24,10 +24,10 @@ class Need:
 
     @property
     def bucket(self) -> Bucket:
-        """The limit, or the key of it; as text ``tenant[acme]``."""
+        """The limit, or one key of it; as text ``tenant[acme]``."""
         return Bucket(self.limit, self.key)
 
 
 def needs_from(text: str) -> tuple[Need, ...]:
-    """Read the permits that a task takes, as the store writes them."""
+    """Read the permits that a task takes, from the store's text."""
     return tuple(Need(bucket.name, bucket.key, permits) for bucket, permits in costs_of(text))

@@ -1,7 +1,8 @@
-"""A message as bytes, so that the store can keep it while nobody else does, and back again.
+"""Pack a message into bytes for the store, and unpack it again.
 
-What is not its body is nearly the same in all messages, and longer than most bodies: deflated with what they have in
-common as the dictionary (RFC 1951, zlib's `deflateSetDictionary`) it takes a quarter of the room, in some microseconds.
+The head of a message (all but its body) is nearly the same in all messages, and longer than most bodies. The head is
+deflated with the common text as the dictionary (RFC 1951, zlib's `deflateSetDictionary`). That takes some microseconds,
+and the head then takes a quarter of the room.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from kombu.utils import json
 
 __all__ = ["head_of", "pack", "unpack"]
 
-# What a broker adds for its own use on one delivery means nothing on the next one.
+# The other fields of a broker are about one delivery, and mean nothing for the next one.
 _KEPT_DELIVERY_INFO = ("exchange", "routing_key", "redelivered")
-#: What the heads have in common, the likeliest last. Nobody can read what was packed with another one: with a change,
-#: VERSION of shared/begin.lua goes up.
+#: The common text of the heads, the likeliest part last. A head that was packed with another text is unreadable, so a
+#: change here needs a higher VERSION in shared/begin.lua.
 _COMMON = (
     b'"content_type":"application/x-python-serialize","content_encoding":"binary","text":false,"stamps":{},"throttle":{'
     b'"keys":{"":""},"identity":"","claim":"0","on_conflict":"return_existing","first":""}}'
@@ -28,14 +29,14 @@ _COMMON = (
     b'"routing_key":"celery"},"priority":0,"body_encoding":"base64","delivery_tag":""},"delivery_info":{"exchange":"",'
     b'"routing_key":"celery"},"content_type":"application/json","content_encoding":"utf-8","text":true}'
 )
-#: A window and a memory just large enough: larger ones take many times as long to make.
+#: A window and a memory just large enough: creating larger ones takes many times as long.
 _LEVEL, _WINDOW, _MEMORY = 3, -12, 3
-#: Bytes of a head, inflated. No broker delivers headers of this length, and a few kB can inflate to gigabytes.
+#: The most bytes of an inflated head. No broker delivers headers of this length, and a few kB can inflate to gigabytes.
 _LONGEST_HEAD = 16 * 1024 * 1024
 
 
 def pack(message: Message) -> bytes:
-    """Return everything of the message that a task can see: headers, properties, routing and the untouched body.
+    """Return the parts of the message that a task can see: headers, properties, routing and the unchanged body.
 
     Raises:
         TypeError: a header or property cannot be written as JSON.
@@ -61,10 +62,10 @@ def pack(message: Message) -> bytes:
 
 
 def head_of(packed: bytes) -> dict[str, Any]:
-    """Return all of a message but its body.
+    """Return a message without its body.
 
     Raises:
-        ValueError: it is nothing that `pack` has made.
+        ValueError: the bytes are not from `pack`.
     """
     inflate = zlib.decompressobj(_WINDOW, zdict=_COMMON)
     try:
@@ -77,19 +78,19 @@ def head_of(packed: bytes) -> dict[str, Any]:
 
 
 def unpack(parcel: bytes, accept: set[str] | None, *, redelivered: bool) -> Message:
-    """Return the message again, not tied to any broker connection.
+    """Return the message, not tied to a broker connection.
 
     Args:
-        parcel: what `pack` made.
+        parcel: the bytes of `pack`.
         accept: content types that may be decoded.
-        redelivered: whether a worker had the message before and was lost.
+        redelivered: whether a lost worker had the message before.
     """
     length, _, rest = parcel.partition(b"\n")
     about = head_of(rest[: int(length)])
     body = rest[int(length) :]
     delivery_info = about["delivery_info"]
     delivery_info["redelivered"] = redelivered or delivery_info.get("redelivered", False)
-    # The body was decompressed when it was first received; with the header in place it would be again.
+    # The body was decompressed when it was first received; with the header, kombu would decompress the body again.
     compression = about["headers"].pop("compression", None)
     message = Message(
         body=cast("str", body.decode() if about["text"] else body),

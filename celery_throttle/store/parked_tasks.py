@@ -1,4 +1,4 @@
-"""The tasks that wait: in which line, in which queue, and since when."""
+"""Read the parked tasks: their lines, their queues and their arrival times."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ __all__ = [
     "read_waiters",
 ]
 
-#: What the lines of those who wait for an identity lock begin with.
+#: The beginnings of the lines of tasks that wait for an identity lock.
 _LOCK_LINES = (b"follow:", b"next:")
 
 
 @dataclass(frozen=True)
 class Parked:
-    """A task that waits.
+    """A parked task.
 
     Attributes:
-        task_id: of the task.
-        task_name: None if its message does not say, or is very large.
-        limit: in whose line it is; None if it waits for its identity lock, or only for a slot to be told something.
+        task_id: the id of the task.
+        task_name: the name of the task; None if its message has none, or is very large.
+        limit: the limit in whose line the task waits; None if it waits for its identity lock, or only for a slot.
         key: the value of the limit's key, if it has one.
-        queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
-        place: in its line, 1 for the first.
-        deliveries: how often it was started before, by workers that were lost.
-        since: when it came to a worker, or back in line; None if its record is not readable.
-        broker: the code of its queue's broker, as `doctor` lists it; "" if that is not known.
+        queue: the queue whose workers can start the task; that of a permit outside of tasks begins with ``~``.
+        place: the place in the line, 1 for the first.
+        deliveries: the number of earlier starts, by workers that were lost.
+        since: the time when the task came to a worker, or back in line; None if its record is unreadable.
+        broker: the code of the queue's broker, as `doctor` lists it; "" if it is not known.
     """
 
     task_id: str
@@ -73,7 +73,10 @@ class Parked:
 
 
 class Waiter(NamedTuple):
-    """A parked task in the line of a limit, and what it takes to start it; ``turns``: where its place is ``turn``."""
+    """A parked task in the line of a limit, and the permits that it needs.
+
+    ``turns``: the bucket in whose line the place of the task is ``turn``, not ``ticket``.
+    """
 
     task: str
     line: Bucket
@@ -89,21 +92,21 @@ class Waiter(NamedTuple):
 
 
 class First(NamedTuple):
-    """Who is first in a line, and when they came."""
+    """The first task in a line, and its arrival time."""
 
     task_id: str
     since: datetime | None
 
 
 class Oldest(NamedTuple):
-    """The parked task of a limit that waits for longest, and the line in which it is."""
+    """The parked task of a limit with the longest wait, and the line of that task."""
 
     bucket: Bucket
     first: First
 
 
 class ParkedId(NamedTuple):
-    """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for another's lock, or is only to be ``told``."""
+    """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for a lock, or ends without running (``told``)."""
 
     ticket: str
     task: str
@@ -112,31 +115,31 @@ class ParkedId(NamedTuple):
 
     @property
     def since(self) -> datetime | None:
-        """When it came."""
+        """The arrival time of the task."""
         return came_from_text(self.ticket)
 
 
 class ParkedInQueue(NamedTuple):
-    """Parked tasks of a queue, and when the first of them came."""
+    """The number of parked tasks of a queue, and the arrival time of the first."""
 
     queue: BrokerQueue
     tasks: int
     since: datetime | None
 
     def and_also(self, other: ParkedInQueue) -> ParkedInQueue:
-        """Return these and those together."""
+        """Return the sum of both."""
         times = [each.since for each in (self, other) if each.since]
         return ParkedInQueue(self.queue, self.tasks + other.tasks, min(times, default=None))
 
 
 def parked_rows(raw: Any) -> tuple[bytes, list[Any]]:
-    """Read the reply of parked.lua: where to go on, and a page of rows, for `parked` and `waiters`."""
+    """Read the reply of parked.lua: the cursor of the next page, and a page, for `read_parked` and `read_waiters`."""
     after, rows = raw
     return after, rows
 
 
 def read_parked(rows: Iterable[Any]) -> tuple[Parked, ...]:
-    """Return what rows of parked.lua say."""
+    """Return the parked tasks of rows of parked.lua."""
     return tuple(_parked(*row) for row in rows)
 
 
@@ -145,7 +148,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record = json.loads(packed) if packed else {}
     except UNREADABLE:
         record = {}
-    if not isinstance(record, dict):  # it is set aside when its turn comes
+    if not isinstance(record, dict):  # the store sets the record aside when its turn comes
         record = {}
     bucket = Bucket.parse(text(line)) if line and not line.startswith(_LOCK_LINES) else None
     queue = BrokerQueue.parse(str(record.get("queue", "")))
@@ -163,19 +166,19 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
 
 
 def read_waiters(rows: Iterable[Any]) -> list[Waiter]:
-    """Return what rows of parked.lua say, but for those who wait for a lock, and what nobody can read."""
+    """Return the waiters of rows of parked.lua, without tasks that wait for a lock and unreadable records."""
     found = []
     for line, _, task, packed, _ in rows:
         if line.startswith(_LOCK_LINES):
             continue
         try:
             record = json.loads(packed)
-            # Who is in no limit's line waits for a slot alone, also if it is only to be told that it does not run.
+            # A task in no limit's line only waits for a slot, also if it ends without running.
             needs = needs_from(record["needs"]) if line else ()
             ticket, queue = float(record["ticket"]), BrokerQueue.parse(str(record["queue"]))
             turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
             turn = float(record.get("place", ticket))
-        except UNREADABLE:  # it is set aside when its turn comes
+        except UNREADABLE:  # the store sets the record aside when its turn comes
             continue
         found.append(Waiter(text(task), Bucket.parse(text(line)), queue, ticket, needs, turns, turn))
     return found
@@ -196,7 +199,7 @@ def read_oldest(raw: Any) -> list[Oldest | None]:
 
 
 def read_parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
-    """Read the reply of parked_ids.lua: where to go on, and a page."""
+    """Read the reply of parked_ids.lua: the cursor of the next page, and a page."""
     after, rows = raw
     return text(after), [
         ParkedId(text(ticket), text(task), BrokerQueue.parse(text(queue)), text(what))
@@ -205,7 +208,7 @@ def read_parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
 
 
 def read_parked_by_queue(raw: Any) -> tuple[str, list[ParkedInQueue]]:
-    """Read the reply of parked_by_queue.lua: where to go on, and a page."""
+    """Read the reply of parked_by_queue.lua: the cursor of the next page, and a page."""
     after, rows = raw
     return text(after), [
         ParkedInQueue(BrokerQueue.parse(text(queue)), count, came_from_text(ticket)) for queue, count, ticket in rows

@@ -1,4 +1,4 @@
-"""How many rows one exchange has, so that the server is not kept from its other clients for long."""
+"""Limit the rows of one exchange, so that the server stays free for its other clients."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["MOST_RENEWED", "MOST_ROWS", "Portion", "take_messages", "take_rows"]
 
 T = TypeVar("T")
 
-#: Rows of one kind in an exchange; no call has more than 500 rows (ElastiCache Serverless), but for those of
-#: ``unacked`` that a worker has without a broker: what is not among them counts as acknowledged.
+#: The most rows of one kind in an exchange. No call has more than 500 rows, which is a limit of ElastiCache Serverless.
+#: The ``unacked`` rows of a worker without a broker have no limit, because a missing row counts as acknowledged.
 MOST_ROWS = 50
-#: Rows of one kind in a renewal, which has two kinds.
+#: The most rows of one kind in a renewal, which has two kinds.
 MOST_RENEWED = 200
-#: What one exchange may have the server do: 2 for each row, and 1 for each limit that it is about. Some 20 us each.
+#: The most work of one exchange: 2 units for each row, and 1 for each of its limits. A unit takes about 20 us.
 _MOST_WORK = 24
 
 
 class Portion:
-    """The part of the rows that wait to be said which fits in one call, the same of each kind.
+    """The share of the pending rows that fits in one call, the same for each kind of rows.
 
     Args:
-        kinds: of each kind of rows the needs (text) of those that wait.
-        others: how many rows of other kinds the call has anyway.
+        kinds: for each kind of rows, the needs (text) of the pending rows.
+        others: the number of rows of other kinds in the call.
     """
 
     def __init__(self, *kinds: Iterable[str], others: int = 0) -> None:
@@ -34,7 +34,7 @@ class Portion:
         self._part = min(1.0, max(_MOST_WORK - 3 * others, 0) / work) if work else 1.0
 
     def of(self, rows: Sequence[Any]) -> int:
-        """Return how many of these rows the call has: one at least, so that no kind waits for another."""
+        """Return how many of these rows the call takes: at least one, so that no kind waits for another."""
         return ceil(min(len(rows), MOST_ROWS) * self._part) or 1
 
 
@@ -43,14 +43,14 @@ def _work(needs: str) -> int:
 
 
 def take_rows(rows: list[T], most: int = MOST_ROWS) -> list[T]:
-    """Take the first rows out, as many as one call may have."""
+    """Remove and return the first ``most`` rows."""
     taken = rows[:most]
     del rows[:most]
     return taken
 
 
 def take_messages(rows: list[T], most: int, most_bytes: int, size: Callable[[T], int]) -> list[T]:
-    """The same of rows with messages: the first, and more of them while all together have so many bytes at most."""
+    """Remove and return the first ``most`` rows, fewer if their messages exceed ``most_bytes``; at least one."""
     taken, total = 0, 0
     for row in rows[:most]:
         total += size(row)

@@ -1,4 +1,4 @@
-"""Read names and times of the store, also where something else than a worker has written them."""
+"""Read names and times of the store, also those that other programs than workers have written."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What reading a stored value may raise that something else has written.
+#: The errors of reading a stored value that another program has written.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 NO_NAMES = TaskNames({})
-#: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
+#: A ticket is the arrival time of a task, in tenths of ms; less _BEFORE_ALL for a task that goes first (facts.lua).
 _TICKETS, _BEFORE_ALL = 10_000, 10**14
-#: What makes the text of a ticket sort as its number (records.lua).
+#: The sum of a ticket and this number has a text that sorts as the number (records.lua).
 _NOUGHT = 10**15
-#: As far as times can be shown.
+#: The latest time that can be shown.
 _LAST_MS = 253_370_764_800_000
 
 
 class UnreadableReply(StoreUnavailable):
-    """A reply of the store cannot be read: it counts as lost on the way."""
+    """A reply of the store is unreadable: it counts as lost on the way."""
 
 
 def read(reader: Callable[[Any], T], raw: Any) -> T:
-    """Return what a reader makes of a reply.
+    """Return the value that a reader makes of a reply.
 
     Raises:
-        UnreadableReply: it can make nothing of it.
+        UnreadableReply: the reader failed.
     """
     try:
         return reader(raw)
@@ -56,7 +56,7 @@ def read(reader: Callable[[Any], T], raw: Any) -> T:
 
 
 def readable(make: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
-    """Yield what is made of those rows that can be read."""
+    """Yield the value of each readable row."""
     for row in rows:
         try:
             yield make(row)
@@ -65,7 +65,7 @@ def readable(make: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
 
 
 def text(raw: bytes) -> str:
-    """Return a stored name, also one that no worker has written."""
+    """Return a stored name as text; bytes that are not UTF-8 are replaced."""
     return raw.decode(errors="replace")
 
 
@@ -75,12 +75,12 @@ def when(milliseconds: float) -> datetime:
 
 
 def ticket_time(ticket: float) -> float:
-    """Return when a task came, in seconds of the store's clock."""
+    """Return the arrival time of a task from its ticket, in seconds of the store's clock."""
     return (ticket + _BEFORE_ALL if ticket < 0 else ticket) / _TICKETS
 
 
 def came(ticket: Any) -> datetime | None:
-    """Return when a task came, from its ticket; None if that is not readable."""
+    """Return the arrival time of a task from its ticket; None if the ticket is unreadable."""
     try:
         return datetime.fromtimestamp(ticket_time(ticket), timezone.utc)
     except (TypeError, ValueError, OverflowError, OSError):
@@ -88,11 +88,11 @@ def came(ticket: Any) -> datetime | None:
 
 
 def came_from_text(ticket: bytes | str) -> datetime | None:
-    """Do the same for a ticket that is written so that texts sort as numbers."""
+    """Return the arrival time of a task from the sortable text of its ticket."""
     return came(int(ticket) - _NOUGHT)
 
 
 def name_of(record: Any, names: TaskNames) -> str | None:
-    """Return the name of a record's task, if it is among those that are known."""
+    """Return the name of a record's task; None if the task is not among ``names``."""
     buckets = [bucket for bucket, _ in costs_of(record.get("needs", ""))]
     return names.find(record.get("code", ""), buckets, record.get("queue", ""))

@@ -15,7 +15,7 @@ __all__ = ["reclaimed_text"]
 
 
 def reclaimed_text(cleared: Cleared, names: TaskNames) -> str:
-    """Return what was reclaimed from which task and which worker, as far as the store has it."""
+    """Return a text of the reclaimed permits, their task and their worker, as far as the store has them."""
     buckets = [bucket for bucket, _ in costs_of(cleared.needs)]
     name = names.find(cleared.code, buckets, "")
     task = f"{name}[{cleared.task}]" if name else cleared.task

@@ -1,7 +1,7 @@
-"""Load the Lua scripts, and carry out calls to them.
+"""Load the Lua scripts, and call them.
 
-Each script is one ``.lua`` file; what it shares with others is put in front of it. A call is sent as EVALSHA; a server
-that does not know the script (restarted, failed over, SCRIPT FLUSH) answers NOSCRIPT and gets it with EVAL.
+Each script is one ``.lua`` file; the shared functions are put in front of it. A call is sent as EVALSHA. A server
+without the script (after a restart, a failover, SCRIPT FLUSH) answers NOSCRIPT. Then the call is sent as EVAL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIZES = tuple(b"$%d\r\n" % size for size in range(256))
 
 @dataclass(frozen=True)
 class Script:
-    """One Lua script: its whole text and the SHA1 that Redis knows it by."""
+    """A Lua script: its whole text, and the SHA1 that names it in Redis."""
 
     name: str
     text: str
@@ -40,7 +40,7 @@ class Script:
     @classmethod
     @cache
     def load(cls, name: str, *shared: str) -> Script:
-        """Read ``<name>.lua`` from the package, with the text of the shared ones before it."""
+        """Read ``<name>.lua`` from the package, with the text of the shared files before it."""
         folder = files("celery_throttle.store") / "lua"
         parts = [(folder / f"{part}.lua").read_text("utf-8") for part in (*shared, name)]
         return cls.of(name, inlined("\n".join(parts)))
@@ -53,7 +53,7 @@ class Script:
 
     @classmethod
     def load_gate(cls) -> None:
-        """Put the texts of all scripts of the gate together: too long for a worker's loop, so before it begins."""
+        """Compose the texts of all scripts of the gate, before a worker's loop begins, because that takes long."""
         for name in gate_scripts():
             cls.of_gate(name)
 
@@ -68,9 +68,9 @@ class Call:
     """One call to a script, ready to be sent.
 
     Attributes:
-        script: what to run.
-        arguments: number of keys, keys, arguments.
-        fixed: how many of the first arguments are the same in every call; they are packed only once.
+        script: the script to run.
+        arguments: the number of keys, the keys, the arguments.
+        fixed: how many of the first arguments are the same in each call; they are packed only once.
     """
 
     script: Script
@@ -78,16 +78,19 @@ class Call:
     fixed: int = 0
 
     def evalsha(self) -> tuple[Argument, ...]:
-        """The command for a server that knows the script."""
+        """Return the command for a server that has the script."""
         return ("EVALSHA", self.script.sha, *self.arguments)
 
     def packed(self) -> bytes:
-        """The same in Redis's protocol; redis-py's own packing takes longer than Redis takes for the call."""
+        """Return the EVALSHA command in Redis's protocol.
+
+        The packing of redis-py takes longer than Redis takes for the call.
+        """
         head = _packed_head(self.script.sha, self.arguments[: self.fixed])
         return b"*%d\r\n%b%b" % (2 + len(self.arguments), head, _packed(self.arguments[self.fixed :]))
 
     def eval(self) -> tuple[Argument, ...]:
-        """The command for a server that may not know it."""
+        """Return the command for a server that may not have the script."""
         return ("EVAL", self.script.text, *self.arguments)
 
 
@@ -111,7 +114,7 @@ def _packed_head(sha: str, fixed: tuple[Argument, ...]) -> bytes:
 
 
 async def execute_async(client: AsyncRedis, call: Call) -> object:
-    """As `execute`, on an asyncio client."""
+    """Do the same as `execute`, on an asyncio client."""
     try:
         return await client.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
     except NoScriptError:
@@ -119,7 +122,7 @@ async def execute_async(client: AsyncRedis, call: Call) -> object:
 
 
 def execute(client: Redis, call: Call) -> object:
-    """Carry out one call on a plain client and wait for its reply."""
+    """Send one call on a plain client and return its reply."""
     try:
         return client.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
     except NoScriptError:

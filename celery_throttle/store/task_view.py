@@ -1,4 +1,4 @@
-"""All that the store knows of one task."""
+"""Read the view of one task: its record, line, limits and lock in the store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Ahead", "TaskView", "read_task_view"]
 
 @dataclass(frozen=True)
 class Ahead:
-    """Those in a task's line that came before it, by queue.
+    """The tasks of one queue that are before a task in its line.
 
     Attributes:
         queue: the name of their queue.
-        count: how many.
-        passed_over: whether that queue was offered a start, and no worker took it in time.
+        count: the number of tasks.
+        passed_over: whether that queue was offered a start that no worker took in time.
     """
 
     queue: str
@@ -38,24 +38,24 @@ class Ahead:
 
 @dataclass(frozen=True)
 class TaskView:
-    """All that the store knows of one task.
+    """The record, line, limits and lock of one task in the store.
 
     Attributes:
-        state: ``held``, ``parked`` or ``""``: unknown.
-        counted: whether it holds, or waits for, permits.
-        line: in which it is parked: a bucket, ``""`` or that of an identity lock.
-        broker: the code of its queue's broker.
+        state: ``held``, ``parked`` or ``""`` (unknown).
+        counted: whether the task holds permits, or waits for them.
+        line: the line of the parked task: a bucket, ``""`` or the line of an identity lock.
+        broker: the code of the queue's broker.
         service: the description of that broker if it is not the app's own; else "".
-        expires: when it may not wait any longer.
-        expires_now: it did not start in time, or was dropped, and a worker has to say so.
-        dropped: by whom it was dropped, "" if it was not.
-        dropped_at: when it was.
-        lent: whether its message is on the way to its queue.
-        settling: seconds for which nothing starts, because the store has just lost its data.
-        lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
+        expires: the time until which the task may wait.
+        expires_now: whether the task did not start in time, or was dropped, and a worker has to report that.
+        dropped: the operator that dropped the task, "" if the task was not dropped.
+        dropped_at: the time when the task was dropped.
+        lent: whether the message is on the way to its queue.
+        settling: seconds for which no task starts, because the store has just lost its data.
+        lock: (state, task id, time of the state) of the task's identity lock; None: the task has none, or it is free.
         args: the positional arguments as text, cut; None if the store has no message with such a text.
-        kwargs: the arguments by name, alike.
-        eta: before which it must not start, None if its message has none, or is not in the store.
+        kwargs: the keyword arguments, in the same form.
+        eta: the time before which the task must not start; None if the message has none, or is not in the store.
     """
 
     now: datetime
@@ -89,7 +89,7 @@ class TaskView:
 
 
 def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
-    """Read the reply of explain.lua. ``names`` are of the tasks that are known, for one whose message is gone."""
+    """Read the reply of explain.lua; ``names``: of the app's tasks, for a task whose message is gone."""
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")

@@ -1,4 +1,4 @@
-"""What the store has that cannot be read, or does not agree with the records."""
+"""Read the fields of the store that are unreadable, or contradict the records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SetAside", "Wrong", "read_set_aside", "read_wrong"]
 
-#: Keys of the store whose fields are no limits, and no keys of limits.
+#: Keys of the store whose fields are neither limits nor keys of limits.
 _OF_TASKS = {"records", "messages", "locks", "workers"}
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """What could not be read: the record of a task, whose line went on without it, or a field of another key.
+    """An unreadable value: the record of a task, whose line went on without it, or a field of another key.
 
     Attributes:
-        task_id: of the task; "" for a field of another key, which was dropped.
-        why: what is wrong with it.
-        since: when it was found.
-        record: as it was.
-        key: the name of the key that had it, as ``limits`` or ``said``.
-        field: of that key: the task's id, or that of a limit, a worker, an identity lock, ...
+        task_id: the id of the task; "" for a field of another key, which was dropped.
+        why: the defect.
+        since: the time when the value was found.
+        record: the value as it was.
+        key: the name of the key that had the value, such as ``limits`` or ``overrides``.
+        field: the field of that key: the name or id of a task, a limit, a worker, an identity lock, ...
     """
 
     task_id: str
@@ -47,12 +47,12 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A field of the store that cannot be read, or does not agree with the records.
+    """A field of the store that is unreadable, or contradicts the records.
 
     Attributes:
-        key: the name of the key that has it, as ``limits`` or ``records``.
-        field: of that key: the id of a task, or the name of a limit, a worker, an identity lock, ...
-        why: what is wrong with it.
+        key: the name of the key that has the field, such as ``limits`` or ``records``.
+        field: the field of that key: the id of a task, or the name of a limit, a worker, an identity lock, ...
+        why: the defect.
     """
 
     key: str
@@ -81,11 +81,11 @@ def _aside(name: str, packed: bytes) -> SetAside:
 
 
 def read_wrong(raw: Any) -> tuple[str, list[Wrong]]:
-    """Read the reply of mend.lua: where to go on, and a page."""
+    """Read the reply of mend.lua: the cursor of the next page, and a page."""
     after, rows = raw
     return text(after), [Wrong(text(key), _field(text(key), text(field)), text(why)) for key, field, why in rows]
 
 
 def _field(key: str, field: str) -> str:
-    """Return a field as people read it: a key of a limit as ``tenant[acme]``."""
+    """Return a field for people: a key of a limit as ``tenant[acme]``."""
     return field if key in _OF_TASKS else str(Bucket.parse(field))

@@ -1,4 +1,4 @@
-"""The workers of the store: their declarations, their brokers, the runs that they lost."""
+"""Read the workers of the store: their declarations, their brokers, their lost runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Declared", "LostRun", "Service", "read_declared", "read_lost_runs", 
 
 
 class Declared(NamedTuple):
-    """What a worker has declared.
+    """The declarations of a worker.
 
     Attributes:
-        worker: its name.
-        seconds: since it called last; None if it has not called, or has left.
-        limits: what it declares of each limit, see `Limit.declared`.
+        worker: the name of the worker.
+        seconds: seconds since its last call; None if the worker has not called, or has left.
+        limits: the declaration of each limit, see `Limit.declared`.
     """
 
     worker: str
@@ -30,15 +30,15 @@ class Declared(NamedTuple):
 
 
 class LostRun(NamedTuple):
-    """A run of a task that runs once, whose lease has ended and which may go on.
+    """A run of a singleton whose lease has ended, and which may go on.
 
     Attributes:
-        task: its id.
-        worker: on which it ran.
-        nonce: of the delivery.
-        since: when its lease was renewed last.
-        heard: when its worker tried to renew it since; None if it has not.
-        lock: state, task, since when and nonce of what has the identity lock now; None: it is free.
+        task: the id of the task.
+        worker: the worker of the run.
+        nonce: the nonce of the delivery.
+        since: the time of the last renewal of the lease.
+        heard: the time when its worker tried to renew the lease after that; None if the worker has not.
+        lock: (state, task, time of the state, nonce) of the identity lock now; None: the lock is free.
     """
 
     task: str
@@ -58,10 +58,10 @@ class Service(NamedTuple):
     """A broker whose workers use this store.
 
     Attributes:
-        code: what its queues begin with in the store.
-        broker: its description, or what ``throttle_broker`` names it.
-        workers: how many workers of it called within the last minutes.
-        seconds: since one of them called last; None if none has within a day.
+        code: the beginning of the names of its queues in the store.
+        broker: its description, or its name by ``throttle_broker``.
+        workers: how many of its workers called within the last minutes.
+        seconds: seconds since the last call of one of its workers; None if none called within a day.
     """
 
     code: str
@@ -71,7 +71,7 @@ class Service(NamedTuple):
 
 
 def read_declared(raw: Any) -> tuple[str, list[Declared]]:
-    """Read the reply of declared.lua: where to go on, and a page."""
+    """Read the reply of declared.lua: the cursor of the next page, and a page."""
     now, after, rows, texts = raw
     limits = [_limits(each) for each in texts]
     return text(after), [
@@ -81,7 +81,7 @@ def read_declared(raw: Any) -> tuple[str, list[Declared]]:
 
 
 def _limits(raw: bytes) -> dict[str, str]:
-    """Return what is declared of each limit, without what was not written by a worker."""
+    """Return the declaration of each limit, without texts that no worker has written."""
     try:
         found = json.loads(raw)
         return {name: each for name, each in found.items() if isinstance(each, str) and described(each)}
@@ -90,7 +90,7 @@ def _limits(raw: bytes) -> dict[str, str]:
 
 
 def read_lost_runs(raw: Any) -> tuple[str, list[LostRun]]:
-    """Read the reply of lost.lua: where to go on, and a page."""
+    """Read the reply of lost.lua: the cursor of the next page, and a page."""
     after, rows = raw
     found = [
         LostRun(

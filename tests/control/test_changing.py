@@ -239,7 +239,7 @@ CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 
 
 def test_locks_shows_the_holder(app: Any, run: Run) -> None:
-    assert run("locks", *CALL).out == "Nobody has the lock.\n"
+    assert run("locks", *CALL).out == "The lock is free.\n"
     assert run("locks", *CALL, "--json").json == []
     first = app.tasks["charge"].delay(17, amount=5)
     ended = run("locks", *CALL)
@@ -248,7 +248,7 @@ def test_locks_shows_the_holder(app: Any, run: Run) -> None:
     (lock,) = run("locks", *CALL, "--json").json
     assert lock.keys() == names(Locked)
     assert lock["task_id"] == first.id
-    assert run("locks", "charge", "-a", "[18, 5]").out == "Nobody has the lock.\n"
+    assert run("locks", "charge", "-a", "[18, 5]").out == "The lock is free.\n"
 
 
 def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
@@ -256,13 +256,13 @@ def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
     assert run("unlock", *CALL).out == "The lock is free.\n"
     assert app.tasks["charge"].locked_by(17, amount=5) is None
     ended = run("unlock", *CALL)
-    assert (ended.code, ended.out) == (0, "Nobody had the lock.\n")
+    assert (ended.code, ended.out) == (0, "The lock was free.\n")
     app.tasks["charge"].delay(17, amount=5)
     assert [run("unlock", *CALL, "--json").json for _ in range(2)] == [{"unlocked": True}, {"unlocked": False}]
 
 
 def test_all_locks(app: Any, run: Run) -> None:
-    assert run("locks").out == "Nobody has a lock.\n"
+    assert run("locks").out == "No lock is held.\n"
     first = app.tasks["charge"].delay(17, amount=5)
     second = app.tasks["charge"].delay(18, amount=5)
     ended = run("locks")
@@ -277,7 +277,7 @@ def test_all_locks(app: Any, run: Run) -> None:
     ended = run("locks", "-a", "[17]")
     assert (ended.code, ended.err.splitlines()[-1]) == (
         2,
-        "Error: --args and --kwargs are those of a task: write `celery throttle locks TASK --args '[17]'`",
+        "Error: --args and --kwargs need a task: write `celery throttle locks TASK --args '[17]'`",
     )
 
 

@@ -110,7 +110,7 @@ def test_a_user_with_the_least_rights(own_server: EmbeddedServer) -> None:
     ended = run_in(make_app(url), "doctor")
     assert (ended.code, findings(ended)) == (0, [])
     assert "missing rights    none" in ended.lines
-    assert "? The store does not tell: server, role, eviction, persistence." in ended.lines
+    assert "? The store does not report: server, role, eviction, persistence." in ended.lines
     assert "secret" not in ended.out
 
 
@@ -127,7 +127,7 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
         f"the store does not allow its user all that is needed: ACL SETUSER ... ~{{test}}:2:* &{{test}}:2:wake {wanted}"
     )
     assert f"missing rights    {', '.join(missing.split())}" in ended.lines
-    refused = ["who holds and who waits cannot be read: the store did not answer, or refused: "]
+    refused = ["holders and parked tasks cannot be read: the store did not answer, or refused: "]
     assert [each[: len(refused[0])] for each in others] == (refused if user == "elsewhere" else [])
 
 

@@ -169,7 +169,7 @@ def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
     full.put("unreadable", ONE, message=message_of("x"))
     ended = run("drain", "--yes", "--by", "ana", "--why", "bye")
     assert ended.rows[:2] == [["QUEUE", "TASKS", "LEFT"], ["q", "3", "1"]]
-    assert ended.lines[2].startswith("What is left are duplicates")
+    assert ended.lines[2].startswith("The tasks that are left are duplicates")
     assert take_all(app, "q") == ["t0", "t1", "t2"]
     assert run("audit").rows[1][1:] == ["ana", "drain, 3 tasks", "bye"]
     assert run("drain", "--yes", "--json").json == {
@@ -203,7 +203,7 @@ def test_a_broker_that_is_away(app: Any, full: TermsCaller, redis: Redis) -> Non
     elsewhere = make_app(f"redis://127.0.0.1:{free_port()}/0", throttle_url=app.conf.broker_url)
     ended = run_in(elsewhere, "drain", "--yes")
     assert (ended.code, ended.out) == (3, "")
-    assert ended.err.startswith("Error: The broker does not answer, what was not published is parked as before: ")
+    assert ended.err.startswith("Error: The broker does not answer, the other tasks stay parked: ")
     after = peek(redis)
     assert (after.hashes["records"], after.sets["lines"]) == (before.hashes["records"], before.sets["lines"])
 

@@ -25,11 +25,11 @@ __all__ = ["waiting"]
     [
         (
             ["api", "--task", "t2", "--yes"],
-            "one task, whatever its limit: write `celery throttle drop --task t2`",
+            "one task of any limit: write `celery throttle drop --task t2`",
         ),
         (
             ["--key", "acme", "--task", "t2", "--yes"],
-            "one task, whatever its limit: write `celery throttle drop --task t2`",
+            "one task of any limit: write `celery throttle drop --task t2`",
         ),
         (["--key", "acme", "--yes"], "--key is one of a limit: write `celery throttle drop LIMIT --key acme`"),
     ],

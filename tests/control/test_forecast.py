@@ -87,14 +87,14 @@ def test_as_many_as_wait(app: Any, worker: TermsCaller) -> None:
     fill(worker, 4)
     assert str(said(app, 9)).splitlines()[1:] == [
         "2 tasks would start at once, if workers have slots for them.",
-        "Nobody would wait for it any longer.",
+        "No task would wait for it any longer.",
     ]
 
 
 def test_forecast_of_an_empty_line(app: Any, worker: TermsCaller) -> None:
     fill(worker, 1)
     assert str(said(app, 9)).splitlines() == [
-        "api: 9 permits instead of 2.", "0 tasks would start at once.", "Nobody waits for it.",
+        "api: 9 permits instead of 2.", "0 tasks would start at once.", "No task waits for it.",
     ]  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def test_forecast_with_unreachable_workers(app: Any, worker: TermsCaller, monkey
 def test_a_store_that_has_just_lost_its_data(app: Any, worker: TermsCaller, redis: Redis) -> None:
     fill(worker, 3)
     redis.hset(KEY["meta"], "settling", f"{peek(redis).now + 60_000:.0f}")
-    assert said(app, 3).unchecked == ("What is held: the store has just lost its data, and workers put it back.",)
+    assert said(app, 3).unchecked == ("The holders: the store has just lost its data, and workers put them back.",)
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

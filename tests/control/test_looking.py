@@ -299,7 +299,7 @@ def test_a_name_that_is_written_like_a_key(run: Run, worker: TermsCaller) -> Non
 
 
 def test_show_without_holders_and_parked_tasks(run: Run) -> None:
-    assert run("show", "api").out.endswith("\nNobody holds a permit.\n\nNobody waits in its line.\n")
+    assert run("show", "api").out.endswith("\nNo task holds a permit.\n\nNo task waits in its line.\n")
 
 
 def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:

@@ -127,11 +127,11 @@ def test_parked_tasks_and_held_permits_keep_it(app: Any, run: Run, full: TermsCa
     assert len(info.value.reasons) == 2
     ended = run("remove-data", "--yes")
     assert (ended.code, ended.out) == (1, "")
-    assert "--force beside --yes deletes it all the same" in ended.err
+    assert "--force beside --yes deletes the data anyway" in ended.err
     assert ours(redis) == before
     lines = run("remove-data").lines
     assert next(each for each in lines if each.startswith("! In use: ")).startswith("! In use: 1 task parked")
-    assert lines[-1] == "--yes refuses while it is in use; --yes --force deletes it all the same."
+    assert lines[-1] == "--yes refuses while the data is in use; --yes --force deletes the data anyway."
     assert ThrottleControl(app).remove_data(force=True).parked == 1
     assert not ours(redis)
 

@@ -322,7 +322,7 @@ def test_keys_that_are_full_are_one_finding(app: Any, worker: TermsCaller) -> No
         worker.put(f"w{number}", of(f"k{number}"), age=HOUR + 60 * number)
     (found,) = told(app)
     assert (found.kind, found.key, found.waits) == ("full", "k3", 4)
-    assert found.what.endswith(" So it is with 3 more keys of tenant.")
+    assert found.what.endswith(" The same holds for 3 more keys of tenant.")
 
 
 def test_the_rate(app: Any, worker: TermsCaller) -> None:
@@ -347,7 +347,7 @@ def test_unused_room_is_reported(app: Any, worker: TermsCaller) -> None:
     assert (found.kind, found.alarm) == ("no-slot", True)
     assert (
         found.what
-        == "Limit api has room, and nobody takes the first of its line, t: 1 task waits, the first for 1h 0m."
+        == "Limit api has room, but the first of its line, t, does not start: 1 task waits, the first for 1h 0m."
     )
     assert found.do == ("celery -A proj worker -Q q",)
 

@@ -305,7 +305,10 @@ def test_a_store_without_an_app_has_no_broker(server: EmbeddedServer, worker: Te
     worker.arrive("t", ONE)
     ended = run_in(app, "runnable", "--url", server.url, "--prefix", "test")
     assert ended.rows[1:] == [["q", "?", "?", "1", "0"]]
-    assert str(Runnable("q", None, 1, 0, None)) == "q: not known, the broker does not say; 1 running, 0 ready"
+    assert (
+        str(Runnable("q", None, 1, 0, None))
+        == "q: not known, the broker does not report its messages; 1 running, 0 ready"
+    )
     ended = run_in(app, "metrics", "--url", server.url, "--prefix", "test")
     assert read(ended.out)["celery_throttle_runnable_tasks"] == {}
 
@@ -441,7 +444,7 @@ def test_broker_that_is_away_leaves_queues_unknown(server: EmbeddedServer, worke
     ended = run_in(app, "runnable", "vidoe")
     assert (ended.code, ended.lines[1:]) == (
         0, ["vidoe         ?          ?        0      0",
-            "vidoe: not known, and the broker does not say whether there is such a queue."],
+            "vidoe: not known, and the broker does not report whether there is such a queue."],
     )  # fmt: skip
     assert work(app, "celery").known
     assert len(run_in(app, "runnable", "celery").lines) == 2

@@ -177,7 +177,7 @@ def test_a_store_without_an_app(shell: Shell, worker: TermsCaller, redis: Redis)
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([*FEATURES, "throttle", "status", "--url", "redis://x"], "The app of -A says which store"),
+        ([*FEATURES, "throttle", "status", "--url", "redis://x"], "The app of -A has a store"),
         (["throttle", "status", "--prefix", "x"], "--prefix needs --url beside it"),
     ],
 )

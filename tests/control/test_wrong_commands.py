@@ -100,5 +100,5 @@ def test_help_of_the_group_is_not_cut(run: Run) -> None:
     helped = run("--help").out
     commands = " ".join(helped.partition("Commands:")[2].split())
     assert "..." not in commands
-    assert "reset End an override, of permits and of rates: the code's hold again." in commands
+    assert "reset End the overrides of permits and of rates: the code's numbers hold again." in commands
     assert max(map(len, helped.splitlines())) <= 80

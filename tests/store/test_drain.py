@@ -128,7 +128,7 @@ def test_lent_task_is_explained(worker: TermsCaller, steering: Steering) -> None
     fill(worker, 2)
     steering.borrow("t1")
     (why,) = steering.explain("t1").reasons
-    assert why == "Somebody drains the store: its message is on the way back to its queue."
+    assert why == "The store is being drained: its message is on the way back to its queue."
 
 
 def test_only_as_many_bytes_as_are_wanted(worker: TermsCaller, steering: Steering) -> None:

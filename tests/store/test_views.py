@@ -407,7 +407,7 @@ def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
 def test_of_others_nothing_is_known(steering: Steering) -> None:
     why = steering.explain("nobody")
     assert (why.state, why.limits, why.place) == ("unknown", (), None)
-    assert why.reasons[0].startswith("No worker has seen it yet, or it has ended: look in its queue")
+    assert why.reasons[0].startswith("No worker has seen it yet, or it has ended: look at its queue")
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from celery_throttle.store.audit import Change
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.holders import Holder
 from celery_throttle.store.identity_locks import Locked, LockStatus
-from celery_throttle.store.limit_status import LimitStatus, RateStatus, Said
+from celery_throttle.store.limit_status import LimitStatus, RateStatus, RuntimeOverride
 from celery_throttle.store.needs import Need
 from celery_throttle.store.parked_tasks import Parked
 from celery_throttle.store.unreadable import SetAside
@@ -25,7 +25,7 @@ API = LimitStatus(
     name="api", key=None, permits=8, rates=(), max_parked=None, declared=True, in_force=8, override=None, paused=None,
     disabled=None, held_back=None, held=3, parked=0, next_start_in=0.0, barred_by=None,
 )  # fmt: skip
-ANA = Said("api", "ana", "", NOON, TWO)
+ANA = RuntimeOverride("api", "ana", "", NOON, TWO)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ BOOKED = (True, TWO, 0.6, "id", None)
         ),
         (
             Change(NOON, "unlock", "", "a\nb", task_id="6f0c", task_name="shop.charge"),
-            "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a\\nb)",
+            "2026-11-22 12:00:05 UTC unknown: unlock shop.charge[6f0c] (a\\nb)",
         ),
         (
             Change(NOON, "drop", "ana", "", "api", "acme", tasks=12),

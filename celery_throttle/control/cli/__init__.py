@@ -1,1 +1,1 @@
-"""``celery -A proj throttle ...``: what `ThrottleControl` does, on the command line."""
+"""``celery -A proj throttle ...``: the methods of `ThrottleControl` on the command line."""

@@ -22,7 +22,7 @@ __all__ = ["COMMANDS"]
 @params.key
 @click.option("--most", type=click.IntRange(min=1), default=200, show_default=True, help="Rows at most.")
 def audit(session: Session, limit: str | None, key: str | None, most: int) -> None:
-    """Who changed what at run time, when and why, newest first.
+    """List the changes at run time, newest first.
 
     The newest 200 changes of each group of limits are kept.
     """

@@ -1,4 +1,4 @@
-"""What the tables show of each kind of row."""
+"""The columns of the tables, for each kind of row."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RU
 
 
 class LimitRow(NamedTuple):
-    """What `LIMITS` shows in a row.
+    """A row of `LIMITS`.
 
     Attributes:
-        status: how a limit stands, or a key of it.
-        common: whether it is a limit with keys: permits and lines are those of the keys.
-        keys: of a limit with keys, those that were read.
-        waits: why its tasks wait, though it has room.
+        status: the status of a limit, or of a key.
+        common: whether the row is a limit with keys: permits and lines are those of the keys.
+        keys: of a limit with keys, the keys that were read.
+        waits: the reason why tasks wait though the limit has room.
     """
 
     status: LimitStatus
@@ -111,7 +111,7 @@ PARKED = (
 
 
 def parked(pace: Pace) -> tuple[Column, ...]:
-    """Return what is shown of parked tasks whose line moves at this pace: with when each starts, about."""
+    """Return the columns of parked tasks in a line with this pace, with the estimated start of each task."""
     return (*PARKED, Column("STARTS IN ABOUT", lambda row: _about(pace.starts_in(row.place))))
 
 

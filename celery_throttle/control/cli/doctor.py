@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-#: Of what is wrong, how much is written out.
+#: The most defects that are printed.
 _SHOWN = 100
 
 
 @command("doctor")
-@click.option("--repair", is_flag=True, cls=CeleryOption, help="Drop or set aside what cannot be read in the store.")
+@click.option("--repair", is_flag=True, cls=CeleryOption, help="Drop or set aside unreadable fields of the store.")
 @params.yes
 def doctor(session: Session, repair: bool, yes: bool) -> int:
-    """Whether the store, the tasks and the lines are as they should be.
+    """Check the store, the tasks and the lines.
 
-    Ends with 1 if something needs attention. --repair without --yes only says what it would change.
+    Ends with 1 if something needs attention. --repair without --yes only lists the fields that it would change.
     """
     if repair:
         return _repair(session, yes=yes)
@@ -54,7 +54,7 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
     for each in diagnosis.unchecked:
         session.output.say(f"? {each}")
     if not diagnosis.findings:
-        partly = " in what was looked at" if diagnosis.unchecked else ""
+        partly = " in the parts that were checked" if diagnosis.unchecked else ""
         session.output.say(f"Nothing needs attention{partly}.")
     return FOUND if diagnosis.findings else 0
 
@@ -71,7 +71,7 @@ def _repair(session: Session, *, yes: bool) -> int:
         return 0
     fields = counted(len(found), "field")
     if yes:
-        session.output.say(f"{fields} repaired; what was there is in ThrottleControl(app).set_aside() for a week.")
+        session.output.say(f"{fields} repaired; ThrottleControl(app).set_aside() has the former values for a week.")
         return 0
     session.output.say(f"{fields} would be dropped, set aside or put right; --yes does it.")
     return FOUND

@@ -23,17 +23,17 @@ __all__ = ["COMMANDS"]
 @params.yes
 @params.by
 @params.why
-def drain(session: Session, yes: bool, **said: Any) -> None:
-    """Publish all parked tasks again, to the queues that they came from.
+def drain(session: Session, yes: bool, **signature: Any) -> None:
+    """Publish all parked tasks to the queues that they came from.
 
-    To do without throttling: stop the workers before. Without --yes only says how many there are.
+    A step of the removal of the library: stop the workers before. Without --yes only counts the tasks.
     """
     if session.by_url:
         raise click.UsageError("drain publishes to the app's broker: name the app with -A, not the store with --url")
     try:
-        rows = session.throttle.drain(**said, dry_run=not yes)
+        rows = session.throttle.drain(**signature, dry_run=not yes)
     except OperationalError as error:
-        raise Unreachable(f"The broker does not answer, what was not published is parked as before: {error}") from None
+        raise Unreachable(f"The broker does not answer, the other tasks stay parked: {error}") from None
     output = session.output
     if output.as_json:
         output.json({"done": yes, "queues": rows})
@@ -45,13 +45,13 @@ def drain(session: Session, yes: bool, **said: Any) -> None:
         output.say("Tasks of another broker stay parked: drain them with the app of that broker.")
     if yes and "django_celery_beat" in sys.modules:
         output.say(
-            f"django-celery-beat keeps its row {REAP_TASK} when the library is removed: delete it, or beat goes on to "
-            f"send a task that no worker knows."
+            f"django-celery-beat keeps its row {REAP_TASK} when the library is removed: delete the row, or beat still "
+            f"sends a task that no worker has."
         )
     if yes and any(row.left for row in rows):
         output.say(
-            "What is left are duplicates that wait for their first, those that have only to be told that they do not "
-            "run, or what workers park again: stop these, or start them with throttle_enabled = False."
+            "The tasks that are left are duplicates that wait for their first, tasks that end without running, or "
+            "tasks that workers park again: stop these workers, or start them with throttle_enabled = False."
         )
 
 

@@ -21,17 +21,19 @@ _DROPPABLE = ("parked", "waiting for its identity lock")
 @command("drop")
 @params.optional_limit
 @params.key
-@click.option("--task", "task_id", metavar="TASK_ID", help="Only this one, whatever its limit.")
+@click.option("--task", "task_id", metavar="TASK_ID", help="Only this task, of any limit.")
 @params.yes
 @params.by
 @params.why
-def drop(session: Session, limit: str | None, key: str | None, task_id: str | None, yes: bool, **said: Any) -> None:
-    """Let all who wait for LIMIT, or one task, not run: they end as revoked.
+def drop(
+    session: Session, limit: str | None, key: str | None, task_id: str | None, yes: bool, **signature: Any
+) -> None:
+    """Drop all parked tasks of LIMIT, or one task: they end as revoked.
 
-    Without --yes only says how many that would be. What runs goes on.
+    Without --yes only counts the tasks. Running tasks go on.
     """
     if task_id is not None and (limit is not None or key is not None):
-        raise click.UsageError(f"--task is one task, whatever its limit: write `{typed('drop', '--task', task_id)}`")
+        raise click.UsageError(f"--task is one task of any limit: write `{typed('drop', '--task', task_id)}`")
     if key is not None and limit is None:
         raise click.UsageError(f"--key is one of a limit: write `{typed('drop', 'LIMIT', '--key', key)}`")
     if limit is None and not task_id:
@@ -39,9 +41,9 @@ def drop(session: Session, limit: str | None, key: str | None, task_id: str | No
             f"write `{typed('drop', 'LIMIT')}`, with --key or without, or `{typed('drop', '--task', 'TASK_ID')}`"
         )
     if limit is not None:
-        count = session.limit(limit, key).drop(**said, dry_run=not yes)
+        count = session.limit(limit, key).drop(**signature, dry_run=not yes)
     else:
-        count = _drop_one(session, str(task_id), yes, said)
+        count = _drop_one(session, str(task_id), yes, signature)
     if session.output.as_json:
         session.output.json({"done": yes, "tasks": count})
     elif yes:
@@ -50,8 +52,8 @@ def drop(session: Session, limit: str | None, key: str | None, task_id: str | No
         session.output.say(f"{counted(count, 'task')} would be dropped" + ("; --yes does it." if count else "."))
 
 
-def _drop_one(session: Session, task_id: str, yes: bool, said: dict[str, Any]) -> int:
-    if yes and session.throttle.drop(task_id, **said):
+def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, Any]) -> int:
+    if yes and session.throttle.drop(task_id, **signature):
         return 1
     state = session.throttle.explain(task_id).state
     if state in ("unknown", "lost"):

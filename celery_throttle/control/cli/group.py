@@ -1,4 +1,7 @@
-"""The group of commands. Every call of ``celery`` loads this file, so it loads nothing that Celery has not loaded."""
+"""The group of commands.
+
+Each call of ``celery`` loads this module, so the module imports only modules that Celery has loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from celery_throttle.control import panel
 
 __all__ = ["throttle"]
 
-#: Where each command is, in the order of the help.
+#: The module of each command, in the order of the help.
 _MODULES = {
     "status": "look",
     "show": "look",
@@ -43,7 +46,7 @@ _MODULES = {
 
 
 class _LazyGroup(DYMGroup):  # type: ignore[misc] # for the same reason
-    """Loads a command when it is called, or asked for its help."""
+    """Load a command at its call, or for its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return list(_MODULES)
@@ -64,15 +67,15 @@ class _LazyGroup(DYMGroup):  # type: ignore[misc] # for the same reason
 
 @click.group(cls=_LazyGroup)
 @click.pass_context
-@handle_preload_options  # before Celery 5.7 each command has to do it itself
+@handle_preload_options  # before Celery 5.7 each command has to call it
 def throttle(ctx: click.Context, **_: Any) -> None:
     """See the limits of all workers, and steer them.
 
     \b
-    Exit codes: 0 fine; 1 something was found that needs attention, or there
-    is no such limit or task; 2 the command or the configuration is wrong;
+    Exit codes: 0 fine; 1 a finding needs attention, or there is no such
+    limit or task; 2 the command or the configuration is wrong;
     3 the store cannot be reached, or refuses.
     """
 
 
-panel.register()  # beside it, so that `celery inspect` and `celery control` know ours, too
+panel.register()  # here, because each `celery inspect` and `celery control` loads this module

@@ -35,7 +35,7 @@ _COUNTS: dict[str, Callable[[Period], int]] = {
 
 
 class _Row(NamedTuple):
-    """One thing that was counted: what it was in each period, in all, and at most."""
+    """A row of the history: the values of the periods, their sum and their maximum."""
 
     what: str
     each: Sequence[float | None]
@@ -45,19 +45,19 @@ class _Row(NamedTuple):
 
 @command("history")
 @params.limit
-@click.option("--day", is_flag=True, help="The last day by quarters of an hour; without: the last hour by minutes.")
+@click.option("--day", is_flag=True, help="The last day by quarters of an hour, not the last hour by minutes.")
 def history(session: Session, limit: str, day: bool) -> None:
-    """What happened on a limit, with all its keys: starts, waits, ends.
+    """Show the history of a limit, with all its keys: starts, waits, ends.
 
-    Workers count, and tell it every ten seconds where much goes on, else once a minute.
+    Busy workers report their counts each ten seconds, others once a minute.
     The name of a task shows all its limits.
     """
     found = [each.history(day=day) for each in session.limits(limit, None)]
     if session.output.as_json:
-        told = [
+        rows = [
             {"limit": each.limit, "until": each.until, "total": each.total, "periods": each.periods} for each in found
         ]
-        session.output.json(told if len(told) > 1 else told[0])
+        session.output.json(rows if len(rows) > 1 else rows[0])
         return
     for number, each in enumerate(found):
         if number:
@@ -108,7 +108,7 @@ def _longest(times: Sequence[float | None]) -> str:
 
 
 def _drawn(values: Sequence[float | None]) -> str:
-    """Return a bar for each, a dot where there is nothing to show."""
+    """Return a bar for each value, a dot for 0 and None."""
     most = max((each for each in values if each is not None), default=0) or 1
     return "".join(_BARS[min(int(each / most * 8), 7)] if each else "\u00b7" for each in values)
 

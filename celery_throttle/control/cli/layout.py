@@ -1,4 +1,4 @@
-"""How a table is laid out in a terminal: what is one word is never broken, so a task id can be copied."""
+"""Lay out a table in a terminal; a word is never broken, so that a task id can be copied."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Table"]
 
 _GAP = 2
-#: Columns of text get no narrower than this to stay beside the others.
+#: The least width to which a column of text shrinks to stay beside the others.
 _NARROW = 20
 _CUT = "\u2026"
 
 
 class Column(NamedTuple):
-    """One column.
+    """A column of a table.
 
     Attributes:
-        heading: of the column.
-        text: what it shows of a row.
-        right: whether numbers stand right.
-        folds: whether it is text of several words, which may go on in the next line.
+        heading: the heading of the column.
+        text: returns the cell of a row.
+        right: whether the cells are aligned right, as numbers are.
+        folds: whether the cells are text of several words, which may be wrapped.
     """
 
     heading: str
@@ -33,11 +33,11 @@ class Column(NamedTuple):
 
 
 class Table:
-    """A heading and cells, each of one line.
+    """The heading and the cells of a table, each of one line.
 
     Args:
-        columns: of the table.
-        cells: of the rows.
+        columns: the columns.
+        cells: the cells of each row.
     """
 
     def __init__(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
@@ -46,27 +46,27 @@ class Table:
         self._natural = [max(len(row[number]) for row in self._rows) for number in range(len(columns))]
 
     def lines(self, width: int | None) -> Iterator[list[str]]:
-        """Yield the lines of each row, the heading first; each as wide as the terminal at most.
+        """Yield the lines of each row, the heading first; no line is wider than the terminal.
 
-        Where the columns do not fit beside each other, the text in them is folded. Where that is not enough, a row
-        has several lines of columns.
+        If the columns do not fit beside each other, their text is folded. If that is not enough, a row has several
+        lines of columns.
 
         Args:
-            width: None: any.
+            width: the width of the terminal, None: any.
         """
         parts = list(self._parts(width))
         for row in self._rows:
             yield [line for part, widths in parts for line in self._folded(row, part, widths)]
 
     def cut(self, width: int) -> Iterator[str]:
-        """Yield one line for each row, the heading first: cells that are too long are cut."""
+        """Yield one line for each row, the heading first; longer cells are cut."""
         widths = _shrunk(self._natural, range(len(self._natural)), width, narrow=1)
         for row in self._rows:
             cells = (_shortened(cell, most) for cell, most in zip(row, widths, strict=True))
             yield self._line(list(cells), range(len(widths)), widths)[:width]
 
     def _parts(self, width: int | None) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield the columns that stand beside each other, with their widths."""
+        """Yield the columns of each line of columns, with their widths."""
         part: list[int] = []
         for number in range(len(self._columns)):
             if width is not None and part and self._least([*part, number]) > _room(part, width):
@@ -106,7 +106,7 @@ class Table:
 
 
 def _room(part: Sequence[int], width: int) -> int:
-    """Return how wide a line of these columns may be: all lines but the first are indented."""
+    """Return the room of a line of these columns: all lines but the first are indented."""
     return width - _GAP if part and part[0] else width
 
 
@@ -119,7 +119,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(widths: Sequence[int], which: Sequence[int], width: int, narrow: int) -> list[int]:
-    """Return widths with these columns as much narrower as is needed and possible, the widest first."""
+    """Return widths that fit into ``width`` as far as possible, with these columns shrunk, the widest first."""
     found = list(widths)
     while which and _total(found) > width:
         widest = max(which, key=found.__getitem__)

@@ -43,7 +43,7 @@ _LOCKS = (
 
 
 def _arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Take the arguments of a call, named as by ``celery call``."""
+    """Add the options for the arguments of a call, named as in ``celery call``."""
     for param in (
         click.option("-k", "--kwargs", type=JSON_OBJECT, default="{}", help="Its arguments by name, JSON."),
         click.option("-a", "--args", type=JSON_ARRAY, default="[]", help="Its arguments in order, JSON: '[17]'."),
@@ -57,7 +57,7 @@ def _arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 @_arguments
 @click.option("--most", type=click.IntRange(min=1), default=MOST, show_default=True, help="Rows at most.")
 def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
-    """Who has the identity lock of a call of TASK with these arguments; without TASK, who has any."""
+    """Show the identity lock of a call of TASK with these arguments; without TASK, all locks."""
     if task is None:
         _all(session, args, kwargs, most)
         return
@@ -66,35 +66,35 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
     if session.output.as_json:
         session.output.json([found] if found else [])
         return
-    session.output.table(_LOCKED, [found] if found else [], nothing="Nobody has the lock.")
+    session.output.table(_LOCKED, [found] if found else [], nothing="The lock is free.")
 
 
 @command("unlock")
 @click.argument("task", required=False)
 @_arguments
-@click.option("--identity", help="Instead of TASK: that of the lock, as locks --json has it.")
+@click.option("--identity", help="Instead of TASK: the identity of the lock, from locks --json.")
 @params.by
 @params.why
 def unlock(
-    session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], identity: str | None, **said: Any
+    session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], identity: str | None, **signature: Any
 ) -> None:
-    """Forget the identity lock of a call of TASK with these arguments, whoever has it.
+    """Take the identity lock of a call of TASK with these arguments away.
 
-    A task that runs goes on, beside the next one: its fencing token is the smaller.
+    A running task goes on, beside the next one; the running task has the smaller fencing token.
     """
     if (task is None) == (identity is None) or (identity and (args or kwargs)):
         raise click.UsageError(
             f"write `{typed('unlock', 'TASK')}`, with --args and --kwargs, or `{typed('unlock', '--identity', 'ID')}`"
         )
     if task is None:
-        unlocked = session.throttle.unlock(str(identity), **said)
+        unlocked = session.throttle.unlock(str(identity), **signature)
     else:
         with _as_arguments(task):
-            unlocked = take_away(_task(session, task), args, kwargs, **said)
+            unlocked = take_away(_task(session, task), args, kwargs, **signature)
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return
-    session.output.say("The lock is free." if unlocked else "Nobody had the lock.")
+    session.output.say("The lock is free." if unlocked else "The lock was free.")
 
 
 @contextmanager
@@ -108,14 +108,12 @@ def _as_arguments(task: str) -> Iterator[None]:
 
 def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
     if args or kwargs:
-        raise click.UsageError(
-            f"--args and --kwargs are those of a task: write `{typed('locks', 'TASK', '--args', '[17]')}`"
-        )
+        raise click.UsageError(f"--args and --kwargs need a task: write `{typed('locks', 'TASK', '--args', '[17]')}`")
     rows = session.throttle.locks(most=most)
     if session.output.as_json:
         session.output.json(rows)
         return
-    session.output.table(_LOCKS, rows, nothing="Nobody has a lock.")
+    session.output.table(_LOCKS, rows, nothing="No lock is held.")
 
 
 def _task(session: Session, name: str) -> Throttled:

@@ -26,10 +26,10 @@ __all__ = ["COMMANDS"]
     "--most", type=click.IntRange(min=1), default=MOST, show_default=True, help="Rows at most, limits before keys."
 )
 def status(session: Session, keys: bool, most: int) -> None:
-    """How every limit stands.
+    """Show the status of all limits.
 
-    The numbers of a limit with keys are those of all its keys in use. --json
-    lists the keys always.
+    The numbers of a limit with keys are the sums of its keys in use. --json
+    always lists the keys.
     """
     output = session.output
     if output.as_json:
@@ -39,12 +39,12 @@ def status(session: Session, keys: bool, most: int) -> None:
     limits = [row for row in found if row.key is None]
     of_keys = sorted((row for row in found if row.key is not None), key=longest_line)
     session.show_limits(limits[:most], of_keys)
-    _say_if_cut(session, len(limits), most)
+    _print_if_cut(session, len(limits), most)
     if keys and of_keys and len(limits) < most:
         output.say()
         shown = of_keys[: most - len(limits)]
         session.show_limits(shown)
-        _say_if_cut(session, len(limits) + len(shown), most)
+        _print_if_cut(session, len(limits) + len(shown), most)
 
 
 @command("show")
@@ -52,9 +52,9 @@ def status(session: Session, keys: bool, most: int) -> None:
 @params.key
 @params.most
 def show(session: Session, limit: str, key: str | None, most: int) -> None:
-    """How a limit stands, who holds its permits and who waits for them.
+    """Show the status of a limit, its holders and its parked tasks.
 
-    A key may also be written as it is shown: tenant[acme]. The name of a
+    A key may also be written as in the output: tenant[acme]. The name of a
     task shows all its limits.
     """
     limits = session.limits(limit, key)
@@ -65,24 +65,24 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
         output.json({"status": statuses, "holders": holders, "parked": parked})
         return
     session.show_limits(statuses[:most], [row for row in statuses if row.key is not None])
-    _say_if_cut(session, len(statuses), most)
+    _print_if_cut(session, len(statuses), most)
     output.say()
-    output.table(HOLDERS, holders, nothing="Nobody holds a permit.")
-    _say_if_cut(session, len(holders), most)
+    output.table(HOLDERS, holders, nothing="No task holds a permit.")
+    _print_if_cut(session, len(holders), most)
     output.say()
-    # Of keys it is not known how many start, and of several limits which one is the last to let a task start.
+    # Starts of keys are not counted, and of several limits it is not known which one lets a task start last.
     one_line = len(statuses) == 1 and limits[0].key is None
     columns = columns_of(pace_of(statuses[0], limits[0].history())) if one_line else PARKED
-    output.table(columns, parked, nothing="Nobody waits in its line.")
-    _say_if_cut(session, len(parked), most)
+    output.table(columns, parked, nothing="No task waits in its line.")
+    _print_if_cut(session, len(parked), most)
 
 
 @command("explain")
 @click.argument("task_id")
 def explain(session: Session, task_id: str) -> int:
-    """What a task is doing, and why it waits.
+    """Show the state of a task, and the reason why it waits.
 
-    Ends with 1 if no worker has seen the task yet, or it has ended.
+    Ends with 1 if no worker has seen the task yet, or the task has ended.
     """
     explanation = session.throttle.explain(task_id)
     if session.output.as_json:
@@ -92,7 +92,7 @@ def explain(session: Session, task_id: str) -> int:
     return FOUND if explanation.state == "unknown" else 0
 
 
-def _say_if_cut(session: Session, rows: int, most: int) -> None:
+def _print_if_cut(session: Session, rows: int, most: int) -> None:
     if rows >= most:
         session.output.say(f"These are the first {most}; --most has more.")
 

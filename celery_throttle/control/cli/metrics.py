@@ -22,13 +22,15 @@ __all__ = ["COMMANDS"]
 
 
 @command("metrics")
-@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="A file that takes them, all at once.")
-@click.option("--queue", "queues", multiple=True, help="This queue too, if the app's configuration does not name it.")
+@click.option(
+    "--to", type=click.Path(dir_okay=False, path_type=Path), help="Write the metrics to this file, atomically."
+)
+@click.option("--queue", "queues", multiple=True, help="A further queue, if the app's configuration does not name it.")
 def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
-    """How the limits stand, as text for Prometheus.
+    """Print the metrics of the limits as text for Prometheus.
 
-    With --to for a textfile collector: the file has either what it had, or
-    all that is new. If the store does not answer, it stays as it is.
+    With --to for a textfile collector: the file is replaced as a whole. If
+    the store does not answer, the file stays unchanged.
     """
     unknown: list[str] = []
     found = measured(session.app, queues, unknown.append)
@@ -45,10 +47,11 @@ def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
 @command("runnable")
 @click.argument("queues", nargs=-1)
 def runnable(session: Session, queues: tuple[str, ...]) -> None:
-    """How many tasks of each queue could run now: what to scale workers by.
+    """Count the tasks of each queue that could run now, to scale workers by.
 
-    Messages in the broker, throttled tasks that run, and parked ones for
-    which permits are free. What a limit holds back is not among them.
+    These are messages in the broker, throttled tasks that run, and parked
+    tasks for which permits are free. Tasks that a limit holds back are not
+    counted.
     """
     try:
         found = session.throttle.runnable(*queues)
@@ -64,8 +67,8 @@ def runnable(session: Session, queues: tuple[str, ...]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file so that nobody ever reads half of it; others may read it as the umask says."""
-    # Collectors read what ends in .prom alone.
+    """Replace a file as a whole, so that no reader sees a part of it; the umask sets its mode."""
+    # Collectors only read names that end in .prom.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         with beside.open("x", encoding="utf-8", newline="\n") as file:

@@ -1,4 +1,4 @@
-"""Tables and JSON: tables as wide as the terminal, plain columns where there is none."""
+"""Write tables and JSON: tables as wide as the terminal, plain columns without one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Output", "readable", "span", "when"]
 
 
 class Output:
-    """Where a command writes.
+    """The output of a command.
 
     Args:
-        as_json: whether JSON is wanted.
-        plain: no colours.
+        as_json: whether to write JSON.
+        plain: whether to write no colours.
     """
 
     def __init__(self, *, as_json: bool, plain: bool = False) -> None:
@@ -36,7 +36,7 @@ class Output:
         self._plain = plain
 
     def json(self, value: object) -> None:
-        """Write a value as JSON, in one piece."""
+        """Write a value as indented JSON."""
         click.echo(_dumped(value, indent=2))
 
     def json_line(self, value: object) -> None:
@@ -50,19 +50,18 @@ class Output:
     def table(
         self, columns: Sequence[Column], rows: Iterable[object], *, nothing: str = "", one_line_each: bool = False
     ) -> None:
-        """Write rows below their headings, and in a terminal as wide as that.
+        """Write rows below their headings, in a terminal up to its width.
 
         Args:
-            columns: what is shown of each row.
-            rows: what to show.
-            nothing: the line that is written if there are none.
-            one_line_each: cells that are too long for the terminal are cut.
+            columns: the columns; a column without any text is left out.
+            rows: the rows.
+            nothing: the line that is written if there are no rows.
+            one_line_each: whether to cut cells that are too long for the terminal.
         """
         cells = [[one_line(str(column.text(row))) for column in columns] for row in rows]
         if not cells:
             click.echo(one_line(nothing))
             return
-        # A column that says nothing of any row is left out.
         used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
         columns, cells = [columns[each] for each in used], [[row[each] for each in used] for row in cells]
         made, terminal = Table(columns, cells), self.terminal()
@@ -73,20 +72,20 @@ class Output:
                 click.echo(click.style(line, bold=True) if terminal and not number and not self._plain else line)
 
     def terminal(self) -> os.terminal_size | None:
-        """Return the size of the terminal; None if it is none that this writes to."""
+        """Return the size of the terminal; None if stdout is no terminal."""
         return shutil.get_terminal_size() if sys.stdout.isatty() else None
 
 
 def _dumped(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON, in which what steers a terminal is escaped; other characters are as they are."""
+    """Return a value as JSON with control characters escaped; other characters stay unescaped."""
     text = json.dumps(readable(value), indent=indent, ensure_ascii=False)
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def readable(value: Any) -> Any:
-    """Return a value as JSON has it: records by the names of their attributes, times as ISO 8601."""
+    """Return a value for JSON: dataclasses by the names of their attributes, times as ISO 8601."""
     if is_dataclass(value):
-        # Those without a place in repr() are no part of what was promised.
+        # Fields that repr() leaves out are not part of the public output.
         return {each.name: readable(getattr(value, each.name)) for each in fields(value) if each.repr}
     if isinstance(value, datetime):
         return value.isoformat()
@@ -98,5 +97,5 @@ def readable(value: Any) -> Any:
 
 
 def when(time: datetime | None) -> str:
-    """Return a moment as `explain` says it, but for the seconds' fraction."""
+    """Return a time as text in UTC; "" for None."""
     return "" if time is None else at(time.astimezone(timezone.utc))

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have: limits, keys, durations; and their completion in a shell."""
+"""The options and arguments of several commands: limits, keys, durations; with their completion in a shell."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it; a rate and what is no number get an answer that says what to write."""
+        """Return the number; a rate or an invalid number fails with the command to write."""
         text, limit = str(value), ctx.params.get("limit", "LIMIT") if ctx else "LIMIT"
         if "/" in text:
             self.fail(f"{text!r} is a rate: write `{typed('set', limit, '--rate', text)}`", param, ctx)
@@ -64,7 +64,7 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
 
 
 def _known(ctx: click.Context) -> tuple[Any, ThrottleControl]:
-    """Return the app that a half-written command line means; nothing of it has been carried out."""
+    """Return the app of an incomplete command line, and its control; click has carried out no part of that line."""
     url = ctx.params.get("url")
     named = blank_app(url, ctx.params.get("prefix")) if url else ctx.find_root().params["app"]
     app = find_app(named) if isinstance(named, str) else named  # with Celery 5.4 click has found it
@@ -76,10 +76,10 @@ def _known(ctx: click.Context) -> tuple[Any, ThrottleControl]:
 def _limits(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     try:
         app, throttle = _known(ctx)
-    except Exception:  # noqa: BLE001 - a traceback would land in the middle of what somebody is writing
+    except Exception:  # noqa: BLE001 - a traceback would disturb the command line
         return []
     names = set(limits_of(policies_of(app).values()))
-    with suppress(Exception):  # those of the code are known all the same
+    with suppress(Exception):  # without a store, complete the names of the code
         names |= {each.name for each in throttle.status()}
     return _beginning(incomplete, names)
 
@@ -87,7 +87,7 @@ def _limits(ctx: click.Context, _param: click.Parameter, incomplete: str) -> lis
 def _keys(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     try:
         _, throttle = _known(ctx)
-        # Where the value of an option is missing yet, click has not got as far as the arguments.
+        # While the value of an option is missing, click has not parsed the arguments.
         name = ctx.params.get("limit") or next(iter(ctx.args), None)
         return _beginning(incomplete, {each.key for each in throttle.status() if each.key and each.name == name})
     except Exception:  # noqa: BLE001 - as above
@@ -100,19 +100,21 @@ def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
 
 limit = click.argument("limit", shell_complete=_limits)
 optional_limit = click.argument("limit", required=False, shell_complete=_limits)
-key = click.option("--key", shell_complete=_keys, help="One key of the limit, as tasks have it; without: all of them.")
+key = click.option(
+    "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without: all keys."
+)
 most = click.option(
     "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
 )
 permits = click.argument("permits", type=Permits(), required=False)
-rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; several times: several rates.")
+rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; repeat it for several rates.")
 burst = click.option(
     "--burst",
     type=click.IntRange(1, MOST_PERMITS),
     multiple=True,
-    help="How many may start at once at that rate; as in the code by default.",
+    help="How many tasks may start at once at that rate; as in the code by default.",
 )
-lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
-by = click.option("--by", help="Who does it; by default user@host.")
-yes = click.option("--yes", is_flag=True, help="Do it; without, only say how many there are.")
-why = click.option("--why", default="", help="For whoever looks later.")
+lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="End the change after this time.")
+by = click.option("--by", help="The name of the operator; by default user@host.")
+yes = click.option("--yes", is_flag=True, help="Do it; without, only count.")
+why = click.option("--why", default="", help="The reason, for later readers.")

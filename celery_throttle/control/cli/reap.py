@@ -15,9 +15,9 @@ __all__ = ["COMMANDS"]
 
 @command("reap")
 def reap(session: Session) -> None:
-    """Reclaim the permits of lost workers: those whose lease has ended.
+    """Reclaim the permits of lost workers, whose leases have ended.
 
-    Workers and beat do it by themselves; this does it now.
+    Workers and beat do that by themselves; this command does it now.
     """
     rows = session.throttle.reap()
     if session.output.as_json:

@@ -22,21 +22,21 @@ __all__ = ["COMMANDS"]
 
 @command("remove-data")
 @params.yes
-@click.option("--force", is_flag=True, help="With --yes: also if workers, parked tasks or holders need it.")
+@click.option("--force", is_flag=True, help="With --yes: also if workers, parked tasks or holders use the data.")
 @params.by
 @params.why
-def remove_data(session: Session, yes: bool, force: bool, **said: Any) -> None:
-    """Delete all keys of the prefix, once throttling is gone.
+def remove_data(session: Session, yes: bool, force: bool, **signature: Any) -> None:
+    """Delete all keys of the prefix, after throttling was removed.
 
     The last step, after drain: limits, overrides, audit, counts, identity
-    locks and remembered calls. Without --yes only says how many there are.
+    locks and remembered calls. Without --yes only counts them.
     """
     if force and not yes:
         raise click.UsageError(f"--force needs --yes beside it: write `{typed('remove-data', '--yes', '--force')}`")
     try:
-        data = session.throttle.remove_data(**said, dry_run=not yes, force=force)
+        data = session.throttle.remove_data(**signature, dry_run=not yes, force=force)
     except StoreInUse as error:
-        raise InUse(f"{error}; --force beside --yes deletes it all the same") from None
+        raise InUse(f"{error}; --force beside --yes deletes the data anyway") from None
     if session.output.as_json:
         session.output.json({"done": yes, "data": data, "in_use": data.in_use})
         return
@@ -64,7 +64,7 @@ def _counts(data: StoredData) -> Iterator[str]:
     if not data.keys:
         yield "Nothing is stored."
     elif data.in_use:
-        yield "--yes refuses while it is in use; --yes --force deletes it all the same."
+        yield "--yes refuses while the data is in use; --yes --force deletes the data anyway."
     else:
         yield "All of it would be deleted; --yes does it."
 

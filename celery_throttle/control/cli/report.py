@@ -21,13 +21,13 @@ __all__ = ["COMMANDS"]
 @command("report")
 @click.option(
     "--patience", type=duration, default="10m", show_default=True, metavar="10m",
-    help="Who has waited for longer, for a reason that somebody can end, is an alarm.",
+    help="A longer wait, for a reason that an operator can end, is an alarm.",
 )  # fmt: skip
 def report(session: Session, patience: timedelta) -> int:
-    """One verdict: what is wrong, why, and what to do next.
+    """Print one verdict: the problems, their reasons and the next steps.
 
     Ends with 1 if there is an alarm (!), with 4 if there is none but not
-    everything was looked at (?); remarks (-) are worth knowing.
+    everything was checked (?); remarks (-) need no action.
     """
     verdict = reported(session.app, session.commands(), patience)
     if session.output.as_json:

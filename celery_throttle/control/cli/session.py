@@ -1,4 +1,4 @@
-"""What all commands share: which app and store are meant, how it is shown, and how it ends."""
+"""The common parts of all commands: app and store, output, and exit codes."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ __all__ = [
     "typed_before",
 ]
 
-#: The exit code of a command that found something that needs attention.
+#: The exit code of a command with a finding that needs attention.
 FOUND = 1
-#: The exit code of a command that found nothing, and could not look at everything.
+#: The exit code of a command without a finding that could not check everything.
 PARTLY = 4
 
 
 class _InOneLine(click.ClickException):
-    """Ends the command with one line on stderr."""
+    """End the command with one line on stderr."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(" ".join(message.split())))
@@ -68,13 +68,13 @@ class NotFound(_InOneLine):
 
 
 class InUse(_InOneLine):
-    """What is to be deleted is needed still."""
+    """The data to delete is in use."""
 
     exit_code = FOUND
 
 
 class Wrong(_InOneLine):
-    """The command or the configuration is."""
+    """The command or the configuration is wrong."""
 
     exit_code = 2
 
@@ -89,12 +89,12 @@ class Session:
     """One call of a command.
 
     Args:
-        app: whose limits are meant.
-        output: where what it says goes.
-        by_url: whether it is no app of the user's, but a store that was named.
+        app: the app of the limits.
+        output: the output of the command.
+        by_url: whether the user named a store with --url, and no app.
 
     Attributes:
-        throttle: looks into them and steers them.
+        throttle: the control of the app's limits.
     """
 
     def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
@@ -102,7 +102,7 @@ class Session:
         self.throttle = ThrottleControl(app)
 
     def limit(self, name: str, key: str | None) -> LimitControl:
-        """Return what steers a limit, or one key of it, also if it is written as it is shown: ``tenant[acme]``."""
+        """Return the control of a limit or key, which may be written as in the output: ``tenant[acme]``."""
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
@@ -110,14 +110,14 @@ class Session:
         return self.throttle.limit(name, key=known_key)
 
     def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
-        """Return the same of each limit of a task, if a task is named; for commands that only read."""
+        """Return the controls of all limits of a task, or of the named limit; for commands that only read."""
         try:
             return self.throttle.limits(name, key=key)
         except ConfigurationError:
             return (self.limit(name, key),)
 
     def _as_written(self, name: str) -> str:
-        """Return how to write one key of a limit, if that is what half a name means: ``tenant[acme``."""
+        """Return an error with the command for one key, if the name is an incomplete one: ``tenant[acme``."""
         limit, bracket, key = name.partition("[")
         try:
             self.throttle.limit(limit)
@@ -128,7 +128,7 @@ class Session:
         return f"No limit {name!r}: write `{meant}`" if bracket else ""
 
     def commands(self) -> Commands:
-        """How what is to be typed begins: as this command does, but for passwords."""
+        """Return the beginning of further commands: that of this command, without passwords."""
         if not self.by_url:
             return Commands(typed_before(sys.argv, os.environ))
         settings = settings_of(self.app)
@@ -142,12 +142,12 @@ class Session:
         *,
         one_line_each: bool = False,
     ) -> None:
-        """Write how limits stand, as a table.
+        """Write the status of limits as a table.
 
         Args:
-            rows: of limits and keys.
-            keys: that are counted in the rows of their limits.
-            one_line_each: cells that are too long for the terminal are cut.
+            rows: the rows of limits and keys.
+            keys: the keys whose states are counted in the rows of their limits.
+            one_line_each: whether to cut cells that are too long for the terminal.
         """
         keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
         of_limits: dict[str, list[LimitStatus]] = {row.name: [] for row in (*rows, *keys) if row.key is not None}
@@ -164,7 +164,7 @@ class Session:
         self.output.table(LIMITS, self._with_reasons(made), nothing=nothing, one_line_each=one_line_each)
 
     def _with_reasons(self, rows: list[LimitRow]) -> list[LimitRow]:
-        """Return the rows with why tasks wait where the limit has room; for a limit with keys, its oldest task."""
+        """Return the rows with the reason why tasks of a limit with room wait; with keys, that of the oldest task."""
         lines = {row.status.bucket: row.status for row in rows if not row.common}
         common = [row.status.name for row in rows if row.common and row.status.keys and not row.status.stopped]
         lines |= {Bucket(name): line for name, line in oldest_lines(self.app, common).items()}
@@ -174,7 +174,7 @@ class Session:
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return how the command line of this process names its app: ``celery -A proj``."""
+    """Return the beginning of this process's command line, with its app: ``celery -A proj``."""
     words = iter(argv[1:])
     named = environ.get("APP") or environ.get("CELERY_APP") or "proj"
     for word in words:
@@ -188,7 +188,7 @@ def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def typed(command: str, *words: str) -> str:
-    """Return a ``throttle`` command as it is to be typed here: with the app or the store of the command that runs."""
+    """Return a ``throttle`` command to type, with the app or the store of the running command."""
     context = click.get_current_context()
     url, prefix = context.params.get("url"), context.params.get("prefix")
     options = [*(["--url", shown(url)] if url else []), *(["--prefix", prefix] if prefix else [])]
@@ -196,7 +196,7 @@ def typed(command: str, *words: str) -> str:
 
 
 def typed_again(*words: str) -> str:
-    """Return the command that runs, as it is to be typed with other words."""
+    """Return the running command with other words, to type."""
     return typed(str(click.get_current_context().info_name), *words)
 
 
@@ -206,25 +206,25 @@ def _begin() -> str:
 
 
 def in_shell(error: ConfigurationError) -> str:
-    """Return what is wrong and what to do, for a command line."""
+    """Return the text of an error, with its fix as a command line."""
     text = error.shell or str(error)
     name = click.get_current_context().info_name
     return text.replace("{command}", f"{{throttle}} {name}").replace("{throttle}", f"{_begin()} throttle")
 
 
 def blank_app(url: str, prefix: str | None) -> Any:
-    """Return an app that knows a store and nothing else."""
+    """Return an app that only has the settings of a store."""
     app: Any = Celery("throttle", set_as_current=False)
     app.conf.update({"throttle_url": url} | ({} if prefix is None else {"throttle_prefix": prefix}))
     return app
 
 
 class _Command(CeleryCommand):
-    """Takes a number below zero for what it is, and not for an option."""
+    """Report a negative number as a wrong number, not as an unknown option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click."""
-        given = tuple(args)  # click takes them out
+        """Parse the words; see click."""
+        given = tuple(args)  # click empties the list
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -232,7 +232,7 @@ class _Command(CeleryCommand):
                 raise
             raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
         except click.UsageError as error:
-            # It may have a word that was typed.
+            # The message may contain a typed word with control characters.
             raise click.UsageError(one_line(error.message), error.ctx or ctx) from None
         return rest
 
@@ -242,7 +242,10 @@ def _below_zero(args: Sequence[str]) -> str:
 
 
 def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a command of a function, which takes a `Session` and what click finds, and returns the exit code."""
+    """Return a decorator that makes a command of a function of a `Session` and click's options.
+
+    The function returns the exit code, or None for 0.
+    """
 
     def make(function: Callable[..., int | None]) -> click.Command:
         @click.pass_context
@@ -272,7 +275,7 @@ _COMMON = (
     CeleryOption(
         ["--url"],
         metavar="URL",
-        help="The store, where there is no app to name with -A (celery -A proj ...).",
+        help="The store, if there is no app to name with -A (celery -A proj ...).",
         help_group=_GROUP,
     ),
     CeleryOption(["--prefix"], help="With --url: the throttle_prefix, if it is not 'throttle'.", help_group=_GROUP),
@@ -290,10 +293,10 @@ def _ended_in_one_line(url: str | None) -> Iterator[None]:
 
 
 def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
-    """Return the app that is meant, its tasks imported."""
+    """Return the app of the command, with its tasks imported."""
     named = ctx.find_root().params.get("app") is not None
     if named and (url or prefix):
-        raise click.UsageError("The app of -A says which store: leave --url and --prefix out")
+        raise click.UsageError("The app of -A has a store: leave --url and --prefix out")
     if prefix and not url:
         raise click.UsageError("--prefix needs --url beside it")
     app = blank_app(url, prefix) if url else ctx.obj.app
@@ -307,7 +310,7 @@ def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
             f"redis://host:6379/0 behind it ({error})"
         ) from None
     try:
-        # What autodiscover and `imports` name, as a worker does: which groups of limits there are is said by the tasks.
+        # The tasks have the groups of limits, so import the same modules as a worker: autodiscover and `imports`.
         app.loader.import_default_modules()
         app.finalize(auto=True)
     except ConfigurationError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Only print the effect.")
 
 
 @command("set")
@@ -43,15 +43,15 @@ def set_(
     key: str | None,
     lasts: timedelta | None,
     dry_run: bool,
-    **said: Any,
+    **signature: Any,
 ) -> None:
-    """Have another number of permits, another rate, or both for now (an override).
+    """Set another number of permits, another rate, or both for now (an override).
 
-    More permits take effect at once. With fewer, those that run go on, and none starts until there is room. Another
-    rate counts from the last start. The code's stay visible beside it; reset ends both.
+    More permits take effect at once. With fewer, running tasks go on, and no task starts until there is room. Another
+    rate counts from the last start. The declared numbers stay visible; reset ends the override.
 
-    --dry-run says how many would start at once, and what would keep the
-    others: it asks the workers which queues they consume, and changes nothing.
+    --dry-run prints how many tasks would start at once, and why the others
+    would wait: it queries the workers for their queues, and changes nothing.
     """
     steers = session.limit(limit, key)
     if permits is None and not rate:
@@ -69,9 +69,9 @@ def set_(
         )
     paces: Any = {"rate": list(rate) or None, "burst": list(burst) if len(burst) > 1 else next(iter(burst), None)}
     if dry_run:
-        _say_forecast(session, steers.forecast(permits, **paces))
+        _print_forecast(session, steers.forecast(permits, **paces))
         return
-    steers.override(permits, **paces, until=lasts, **said)
+    steers.override(permits, **paces, until=lasts, **signature)
     _show(session, steers)
 
 
@@ -81,13 +81,13 @@ def set_(
 @_dry_run
 @params.by
 @params.why
-def reset(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
-    """End an override, of permits and of rates: the code's hold again."""
+def reset(session: Session, limit: str, key: str | None, dry_run: bool, **signature: Any) -> None:
+    """End the overrides of permits and of rates: the code's numbers hold again."""
     steers = session.limit(limit, key)
     if dry_run:
-        _say_forecast(session, steers.forecast(after="reset"))
+        _print_forecast(session, steers.forecast(after="reset"))
         return
-    _show(session, steers, changed=steers.reset(**said), nothing=NOTHING_TO_DO["reset"])
+    _show(session, steers, changed=steers.reset(**signature), nothing=NOTHING_TO_DO["reset"])
 
 
 @command("pause")
@@ -96,13 +96,13 @@ def reset(session: Session, limit: str, key: str | None, dry_run: bool, **said: 
 @params.lasts
 @params.by
 @params.why
-def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None, **said: Any) -> None:
-    """Let nothing start.
+def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None, **signature: Any) -> None:
+    """Let no task start.
 
-    What runs goes on, and tasks that arrive are parked; resume ends it.
+    Running tasks go on, and arriving tasks are parked; resume ends the pause.
     """
     steers = session.limit(limit, key)
-    steers.pause(until=lasts, **said)
+    steers.pause(until=lasts, **signature)
     _show(session, steers)
 
 
@@ -112,13 +112,13 @@ def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None
 @_dry_run
 @params.by
 @params.why
-def resume(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
-    """End a pause: what waits starts at once, as far as there is room."""
+def resume(session: Session, limit: str, key: str | None, dry_run: bool, **signature: Any) -> None:
+    """End a pause: parked tasks start at once, as far as there is room."""
     steers = session.limit(limit, key)
     if dry_run:
-        _say_forecast(session, steers.forecast(after="resume"))
+        _print_forecast(session, steers.forecast(after="resume"))
         return
-    _show(session, steers, changed=steers.resume(**said), nothing=NOTHING_TO_DO["resume"])
+    _show(session, steers, changed=steers.resume(**signature), nothing=NOTHING_TO_DO["resume"])
 
 
 @command("disable")
@@ -127,13 +127,13 @@ def resume(session: Session, limit: str, key: str | None, dry_run: bool, **said:
 @params.lasts
 @params.by
 @params.why
-def disable(session: Session, limit: str, key: str | None, lasts: timedelta | None, **said: Any) -> None:
-    """Enforce nothing, neither permits nor rates: all that waits starts.
+def disable(session: Session, limit: str, key: str | None, lasts: timedelta | None, **signature: Any) -> None:
+    """Enforce neither permits nor rates: all parked tasks start.
 
-    enable ends it. What runs is counted all the same.
+    enable ends that. Running tasks are still counted.
     """
     steers = session.limit(limit, key)
-    steers.disable(until=lasts, **said)
+    steers.disable(until=lasts, **signature)
     _show(session, steers)
 
 
@@ -143,13 +143,13 @@ def disable(session: Session, limit: str, key: str | None, lasts: timedelta | No
 @_dry_run
 @params.by
 @params.why
-def enable(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
-    """Enforce the limit again; what runs goes on."""
+def enable(session: Session, limit: str, key: str | None, dry_run: bool, **signature: Any) -> None:
+    """Enforce the limit again; running tasks go on."""
     steers = session.limit(limit, key)
     if dry_run:
-        _say_forecast(session, steers.forecast(after="enable"))
+        _print_forecast(session, steers.forecast(after="enable"))
         return
-    _show(session, steers, changed=steers.enable(**said), nothing=NOTHING_TO_DO["enable"])
+    _show(session, steers, changed=steers.enable(**signature), nothing=NOTHING_TO_DO["enable"])
 
 
 @command("release-hold")
@@ -158,19 +158,19 @@ def enable(session: Session, limit: str, key: str | None, dry_run: bool, **said:
 @_dry_run
 @params.by
 @params.why
-def release_hold(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
-    """Let start at once what a task's RateLimited holds back.
+def release_hold(session: Session, limit: str, key: str | None, dry_run: bool, **signature: Any) -> None:
+    """Let the tasks start at once that a task's RateLimited holds back.
 
     Without --key: the limit and all its keys.
     """
     steers = session.limit(limit, key)
     if dry_run:
-        _say_forecast(session, steers.forecast(after="release-hold"))
+        _print_forecast(session, steers.forecast(after="release-hold"))
         return
-    _show(session, steers, changed=steers.release_hold(**said), nothing=NOTHING_TO_DO["release_hold"])
+    _show(session, steers, changed=steers.release_hold(**signature), nothing=NOTHING_TO_DO["release_hold"])
 
 
-def _say_forecast(session: Session, forecast: Forecast) -> None:
+def _print_forecast(session: Session, forecast: Forecast) -> None:
     if session.output.as_json:
         session.output.json(forecast)
     else:
@@ -178,7 +178,7 @@ def _say_forecast(session: Session, forecast: Forecast) -> None:
 
 
 def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:
-    """Show what came of it: how the limit stands now."""
+    """Print the status of the limit after the change."""
     status = steers.status()
     if session.output.as_json:
         session.output.json({"changed": changed, "status": status})

@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-#: Rows at most where there is no terminal.
+#: The most rows without a terminal.
 _ROWS = 30
-#: Lines of the terminal that `top` needs beside its rows: a title, headings, what was left out, the cursor.
+#: Lines of the terminal that `top` needs beside its rows: a title, headings, the line about further rows, the cursor.
 _BESIDE = 4
 
 
 @command("top")
-@click.option(
-    "--every", type=duration, default="2s", show_default=True, metavar="2s", help="From one look to the next."
-)
+@click.option("--every", type=duration, default="2s", show_default=True, metavar="2s", help="Time between two looks.")
 @click.option("--times", type=click.IntRange(min=1), help="How many looks; by default until Ctrl-C.")
 @click.option("--most", type=click.IntRange(min=1), help="Rows at most; by default as many as the terminal has, or 30.")
 def top(session: Session, every: timedelta, times: int | None, most: int | None) -> None:
@@ -61,7 +59,7 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
     except StoreUnavailable as error:
         if first:
             raise
-        click.clear()  # as below: does nothing where there is no terminal
+        click.clear()  # does nothing without a terminal
         click.echo(_fitting(str(error), terminal), err=True)
         return
     room = _ROWS if terminal is None else max(1, terminal.lines - _BESIDE)
@@ -86,7 +84,6 @@ def _fitting(text: str, terminal: os.terminal_size | None) -> str:
 
 
 def _busy(status: LimitStatus) -> tuple[int, int, str, str]:
-    # A limit with keys by the sums of its keys.
     return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
 
 

@@ -15,20 +15,22 @@ __all__ = ["COMMANDS"]
 
 
 @command("web")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere only with a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8460, show_default=True, help="0: one that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one needs a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8460, show_default=True, help="0: any free port.")
 @click.option(
     "--token",
     envvar="THROTTLE_WEB_TOKEN",
     show_envvar=True,
-    help="Who may see the page: who signs in with it, for twelve hours, or sends it as 'Authorization: Bearer'.",
+    help="Required to see the page: sign in with it, for twelve hours, or send it as 'Authorization: Bearer'.",
 )
-@click.option("--root-path", default="", metavar="PATH", help="Where a proxy has the page, as in /ops/throttle.")
-@click.option("--read-only", is_flag=True, help="Whoever sees the page may change nothing.")
+@click.option(
+    "--root-path", default="", metavar="PATH", help="The path of the page behind a proxy, such as /ops/throttle."
+)
+@click.option("--read-only", is_flag=True, help="The page changes nothing.")
 def web(session: Session, host: str, port: int, token: str | None, root_path: str, read_only: bool) -> None:
     """Serve the operator's page, until Ctrl-C.
 
-    Without --token only this machine can open it, and everybody on it may.
+    Without --token only users of this machine can open the page, and all of them may.
     """
     try:
         from celery_throttle.web.serving import listening, root_of, serve  # noqa: PLC0415 - an extra
