@@ -54,7 +54,7 @@ class Look:
     partly: Container[str] = ()
 
     def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
-        """Return the parked tasks of a key, or of a limit with all its keys, those that were not read included."""
+        """Return the number of parked tasks of a key, or of a limit with all its keys (read or not)."""
         whole = next((each for each in self.statuses if each.bucket == scope), None)
         return whole.parked_in_all if whole else sum(each.parked for each in rows)
 

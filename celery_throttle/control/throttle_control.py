@@ -252,10 +252,10 @@ class ThrottleControl:
     def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
         """Publish all parked tasks again, oldest first, each to the queue that the task came from.
 
-        A drain is a step of the removal of the library. Stop the workers before, or start them with ``throttle_enabled
-        = False``; other workers park the tasks again. Each message is published before it is removed from the store.
-        Some tasks stay parked: duplicates that wait for the outcome of their first, tasks that end without running, and
-        tasks of another broker, which the app of that broker drains.
+        A drain is a step of the removal of the library. Stop the workers before, or start them with
+        ``throttle_enabled = False``; other workers park the tasks again. Each message is published before it is removed
+        from the store. Some tasks stay parked: duplicates that wait for the outcome of their first, tasks that end
+        without running, and tasks of another broker, which the app of that broker drains.
 
         Args:
             by: the name of the operator, None: ``user@host``.

@@ -60,7 +60,7 @@ class Explanation:
         limits: the status of each limit of which the task holds or needs permits.
         starts_in: the estimated seconds until the task starts: by the limit's rate if the rate alone decides, else by
             the present pace of the line. None if the task is in no line, or its line does not move. Also None for the
-            line of a key without a rate, because starts are not counted by key.
+            line of a key unless a rate alone decides, because starts are not counted by key.
         eta: the time before which the task must not start; None if it has none, or the store lacks its message.
         worker: the worker that runs the task or reports its end; None if the task waits.
         args: the positional arguments as text, as Celery logs them, cut after 1000 characters; None if the store lacks

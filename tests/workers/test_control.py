@@ -525,7 +525,7 @@ def test_a_limit_by_its_task(app: Celery) -> None:
     assert repr(throttle.limit(app.tasks["serve"], key="acme")) == "<LimitControl tenant[acme]>"
     assert throttle.holders(app.tasks["call"]) == ()
     assert throttle.parked(app.tasks["call"]) == ()
-    with pytest.raises(ConfigurationError, match="Task both has several limits: say which one is meant, 'tenant'"):
+    with pytest.raises(ConfigurationError, match="Task both has several limits: name one of them, 'tenant'"):
         throttle.limit(both)
     with pytest.raises(ConfigurationError, match="Task plain has no limit: give it base=Throttled, limit=5"):
         throttle.limit(plain)
