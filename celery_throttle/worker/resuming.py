@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import NotRegistered
@@ -19,7 +19,7 @@ from celery_throttle.worker.reported.signals_and_events import report_resumed
 from celery_throttle.worker.runs import Permit, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from celery_throttle.store.exchange_reply import Grant
     from celery_throttle.worker.celery_side.broker import Broker
@@ -89,13 +89,13 @@ class Resuming:
             self._report(run, lambda: _announce_revoked_or_expired(request, grant.dropped))
             return None
         if lock and not lock.starts:
-            self._report(run, lambda: end_duplicate(request, lock))
-            if lock.verdict != "done":
+            if self._report(run, lambda: end_duplicate(request, lock)) and lock.verdict != "done":
                 calls.tally.add(run.needs.text, Place.DUPLICATES)
             return None
-        with self._or_back_in_line(run):
-            revoked = request.revoked()
-        if revoked:
+        revoked: list[bool] = []
+        if not self._attempt(run, lambda: revoked.append(request.revoked())):
+            return None
+        if any(revoked):
             self._running.end(run, Facts(began=False, message=Message.NOBODY))
             return None
         self._notices.resumed(request, grant.waited)
@@ -105,20 +105,30 @@ class Resuming:
             run.fence(lock.fencing_token)
         return run
 
-    def _report(self, run: Run, report: Callable[[], None]) -> None:
+    def _report(self, run: Run, report: Callable[[], None]) -> bool:
         """Report the end of a task that does not run, by the given function, then give its permits back."""
-        with self._or_back_in_line(run):
-            report()
-        self._running.end(run, run.facts_unrun)
+        reported = self._attempt(run, report)
+        if reported:
+            self._running.end(run, run.facts_unrun)
+        return reported
 
-    @contextmanager
-    def _or_back_in_line(self, run: Run) -> Iterator[None]:
-        """Put the task back in line after a pause if the block fails, because the result backend is away, say."""
+    def _attempt(self, run: Run, step: Callable[[], object]) -> bool:
+        """Take a step that may write a result; put the task back in line after a pause if the backend is away, say."""
+        return self._attempt_of(
+            run.request.id, step, lambda: self._running.end(run, Facts(began=False, message=Message.PLACE))
+        )
+
+    def _attempt_of(self, task: str, step: Callable[[], object], back: Callable[[], None]) -> bool:
+        taken = False
         try:
-            yield
-        except BaseException:
-            self._put_back(lambda: self._running.end(run, Facts(began=False, message=Message.PLACE)))
-            raise
+            step()
+            taken = True
+        except Exception as error:  # noqa: BLE001 - of any backend
+            logger.error("Parked task %s goes back to its place in line for a moment: %r", task, error)  # noqa: TRY400
+        finally:
+            if not taken:
+                self._put_back(back)
+        return taken
 
     def _put_back(self, end: Callable[[], None]) -> None:
         self._unreported.append(end)
@@ -165,13 +175,14 @@ class Resuming:
             # As Celery's own consumer does with a message that cannot be used: content that may not be decoded.
             logger.exception("Parked task %s cannot run here", grant.task)
             place = Facts(began=False, message=Message.PLACE)
-            try:
-                requests.consumer.app.backend.mark_as_failure(grant.task, error, request=sender_of(grant.message))
-            except BaseException:
-                self._put_back(lambda: calls.outbox.ended(grant.task, grant.nonce, place))
-                raise
             failed = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
-            calls.outbox.ended(grant.task, grant.nonce, failed)
+            fail = partial(requests.consumer.app.backend.mark_as_failure, grant.task, error)
+            if self._attempt_of(
+                grant.task,
+                lambda: fail(request=sender_of(grant.message)),
+                lambda: calls.outbox.ended(grant.task, grant.nonce, place),
+            ):
+                calls.outbox.ended(grant.task, grant.nonce, failed)
             return False
         return True
 

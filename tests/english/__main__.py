@@ -15,7 +15,7 @@ MOST: dict[str, float] = {
     "README.md": 3.0,
     "CHANGELOG.md": 1.0,
     "docs": 4.0,
-    "celery_throttle": 13.5,
+    "celery_throttle": 1.0,
     "celery_throttle/*.py": 1.0,
     "celery_throttle/contrib": 1.0,
     "celery_throttle/control": 1.0,
