@@ -236,7 +236,7 @@ IMPOSSIBLE: dict[Event, dict[State, Why]] = {
 
 
 def printed() -> str:
-    """Return the table as Markdown, for docs/internals.md."""
+    """Return the table as Markdown, for docs/internals/locks.md."""
     lines = [f"| event | {' | '.join(state.value for state in State)} |", "|---" * (len(State) + 1) + "|"]
     for event in Event:
         cells = [TABLE[event].get(state) for state in State]
