@@ -38,8 +38,8 @@ _ROW = re.compile(r"\| (3\.\d+)\.\d+ \| (5\.\d+)\.")
 HEAD = """# What has been run together
 
 Made by `python -m tests.matrix`, on {date}: real workers on each Python, Celery, server and broker. It needs tox, the
-interpreters on `PATH`, and for the columns of that name `redis-server` and `rabbitmq-server`; what is not there is left
-out.
+interpreters on `PATH`, and for the columns of that name `redis-server` and `rabbitmq-server`; it leaves out
+missing ones.
 
 The columns of Valkey and Redis, which are broker and store in one, are {slice}.
 That of RabbitMQ, with Redis or Valkey as the store, is {rabbitmq}. The last one is {smoke}.
