@@ -22,7 +22,7 @@ READING = {
 }
 #: Prefixes and suffixes of functions that return an answer.
 QUESTION = re.compile(
-    r"^(?:is|has|was|load|kept|live|first|last|next_look|held|counted|rule|room|meta|settling|fits|anybody|anything|"
+    r"^(?:is|has|was|load|kept|live|first|last|next_look|held|counted|rule|room|meta|settling|fits|any|"
     r"oldest|called|lock_till|nearest|free|booked|blocked|barred)(?:_|$)|_(?:of|in|at|for|by)$"
 )
 #: Verbs that end like questions.
