@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 #: that was rewritten gets a lower number here, and none a higher one.
 MOST: dict[str, float] = {
     "README.md": 3.0,
+    "SECURITY.md": 1.0,
+    "CONTRIBUTING.md": 1.0,
     "CHANGELOG.md": 1.0,
     "docs": 0.5,
     "celery_throttle": 1.0,
