@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import re
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery_throttle.control.states import states
 from celery_throttle.store.audit import Change
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +126,9 @@ def test_of_all_groups(app: Any) -> None:
     throttle = ThrottleControl(app)
     for limit in ("api", "apart", "api"):
         throttle.limit(limit).pause()
+        # The times of changes are in ms, and only they give groups an order.
+        changed_at = max(each.at for each in throttle.audit())
+        until(lambda: datetime.now(timezone.utc) - changed_at > timedelta(milliseconds=1))  # noqa: B023 - called at once
     assert [each.limit for each in throttle.audit()] == ["api", "apart", "api"]
     assert [each.limit for each in throttle.audit("apart")] == ["apart"]
 
