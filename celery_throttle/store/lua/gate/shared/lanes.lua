@@ -123,7 +123,7 @@ local function first_at(bucket, after)
     to_settle('stray', HEADS, found)
     from, found = '(' .. found, nil
   end
-  if not after then state.heads[bucket] = '' end
+  if not after and found then state.heads[bucket] = '' end -- else there may be more after the strays
 end
 
 -- How many members that name nothing are skipped; settling removes them.
