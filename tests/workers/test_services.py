@@ -126,7 +126,7 @@ def test_parked_task_waits_for_a_worker_that_has_it(workers: Workers, journal: J
     first.wait()
     other = workers.start(OTHER, concurrency=2)
     other.wait_for_log(r"Parked task \S+ is '\S+one', which no module of this worker registers", times=2)
-    assert state.parked() == 3
+    state.wait_parked(3)  # a task that the worker gives back right now is held for a moment
     assert {result.state for result in results[1:]} == {"PENDING"}
     workers.start(BASIC, concurrency=1)
     journal.wait_finished(4)
