@@ -357,3 +357,21 @@ def test_a_sum_of_all_keys(worker: Caller, redis: Redis, garbage: bytes) -> None
     spoil(redis, "sums", "used\0tenant", garbage)
     worker.take("t2", needs)
     assert redis.hget(KEY["sums"], "used\0tenant") == b"2"
+
+
+@pytest.mark.parametrize("index", ["heads", "lines"])
+@pytest.mark.parametrize("count", [1, 8, 9, 20])
+def test_stray_members_hold_up_a_task_for_few_calls(
+    worker: Caller, one: Limit, redis: Redis, index: str, count: int
+) -> None:
+    """One call skips only some of them, so the next calls look at the bucket again."""
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    (lane,) = peek(redis).lanes
+    before = one.name if index == "heads" else lane
+    redis.zadd(KEY[index], {f"{before}\0!{number:02}": 0 for number in range(count)})
+    found = [*started(worker.release(held, slots=1))]
+    for _ in range(4):
+        found += started(worker.look())
+    assert found == ["t2"]
+    assert not redis.zcard(KEY[index])

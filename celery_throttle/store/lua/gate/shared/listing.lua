@@ -46,5 +46,6 @@ end
 -- Remove a member of an index that names nothing. lane: where the member stood, in KEYS lines.
 local function drop_stray(key, member, lane)
   if redis.call('ZREM', key, member) == 0 then return end -- the member was noted more than once
+  if key == HEADS then touch(string.match(member, '^[^%z]*')) end -- a call skips some strays, not all
   if lane and not waits_for_lock(lane) then list_lane(lane) end
 end

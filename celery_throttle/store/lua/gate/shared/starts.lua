@@ -58,6 +58,14 @@ local function start_first(lane)
   state.grants[#state.grants + 1] = first.task
 end
 
+-- Settle and look at the touched buckets in turn, because each may bring about more of the other.
+local function catch_up()
+  while next(state.unsettled) or #state.touched > 0 and state.looks > 0 do
+    if next(state.unsettled) then settle() end
+    refresh_touched()
+  end
+end
+
 -- Give the slots of the caller to the next tasks, and send hints to other workers.
 local function serve()
   if next(state.unsettled) then settle() end
@@ -66,7 +74,7 @@ local function serve()
     if next(state.unsettled) then settle() end
   end
   if not any_parked() then return end
-  refresh_touched()
+  catch_up()
   local left = MOST_WORK
   -- A task without limits also waits until a store that was emptied has settled, because the task may run
   -- elsewhere.
@@ -80,10 +88,8 @@ local function serve()
     state.hot[lane] = nil
     left = left - 2 - #needs_of(parts_of(lane) or '')
     if is_listed(lane, listed) then start_first(lane) else drop_listed(lane, listed) end
-    if next(state.unsettled) then settle() end
-    refresh_touched()
+    catch_up()
   end
-  if next(state.unsettled) then settle() end
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
   hint_ready()
