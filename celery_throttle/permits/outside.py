@@ -181,12 +181,16 @@ class Outside:
 
     def renew(self, arrival: Arrival) -> bool:
         """Renew the lease of a permit; False if it is held no longer."""
-        number = self._number  # before the look at `_held`: no call up to this number has ended a permit in it
-        with self._guard:
-            if arrival.nonce not in self._held:
-                return False
-        (answer,), _ = self._call(self._store.renew(self._worker, number, [arrival]))
-        return answer in _HELD
+        birth = self._declarations.birth
+        while True:
+            number = self._number  # before the look at `_held`: no call up to this number has ended a permit in it
+            with self._guard:
+                if arrival.nonce not in self._held:
+                    return False
+            (answer,), _, found = self._call(self._store.renew(self._worker, number, [arrival], birth=birth))
+            if found.decode() == birth:
+                return answer in _HELD
+            birth = found.decode()
 
     def release(self, arrival: Arrival) -> Future[None]:
         """Give a permit back; return a future for the store's answer. If the store is away the row is sent later."""
@@ -351,6 +355,12 @@ class Outside:
         return self._renewed_at + (min(self.lease / 3, _RENEW_EVERY) if self._held else self.lease / 3)
 
     def _renew_all(self) -> None:
+        birth = self._declarations.birth
+        while (found := self._renew_in(birth)) != birth:  # the store was emptied: list the permits again
+            birth = found
+
+    def _renew_in(self, birth: str) -> str:
+        """Renew all in data with this birth; return the birth that the store's data has."""
         begun, number = time.monotonic(), self._number
         with self._guard:
             held = list(self._held.values())
@@ -358,8 +368,10 @@ class Outside:
         while held or waiting:
             some, others = take_rows(held, MOST_RENEWED), take_rows(waiting, MOST_RENEWED)
             tasks = [each.arrival.task for each in others]
-            call = self._store.renew(self._worker, number, [arrival for arrival, _ in some], tasks)
-            answers, known = self._call(call)
+            call = self._store.renew(self._worker, number, [arrival for arrival, _ in some], tasks, birth)
+            answers, known, found = self._call(call)
+            if found.decode() != birth:
+                return str(found.decode())
             for (arrival, renewed), answer in zip(some, answers, strict=True):
                 report = renewed()
                 if report is None:
@@ -368,6 +380,7 @@ class Outside:
                     report(begun if answer in _HELD else None)
             self._line_up_again([each for each, there in zip(others, known, strict=True) if not there])
         self._renewed_at = begun
+        return birth
 
     def _line_up_again(self, unknown: list[Asking]) -> None:
         """Park callers again that the store does not have, because it was emptied."""

@@ -48,10 +48,21 @@ class Store:
         """Return the numbered call of a worker; ``birth``: the birth of the store's data, "": any birth."""
         return self._call("exchange", exchange.text(worker, number, queues, birth), *exchange.messages())
 
-    def renew(self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = ()) -> Call:
-        """Renew leases; ``number`` is that of the worker's last call when it listed the permits that it holds."""
+    def renew(
+        self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = (), birth: str = ""
+    ) -> Call:
+        """Renew leases.
+
+        Args:
+            worker: its name.
+            number: of the worker's last call when it listed the permits that it holds.
+            held: those permits.
+            waiting: ids of tasks that wait, of holders outside of tasks.
+            birth: of the store's data that the worker knew when it listed them; "": any birth.
+        """
         rows = ",".join([each.row for each in held])
-        text = f'{{"worker":"{worker}","number":{number},"held":[{rows}],"waiting":{write(waiting)}}}'
+        about = f'"number":{number},"birth":"{birth}"' if birth else f'"number":{number}'
+        text = f'{{"worker":"{worker}",{about},"held":[{rows}],"waiting":{write(waiting)}}}'
         return self._call("renew", text)
 
     def declare(

@@ -169,17 +169,21 @@ class Running:
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         try:
-            run.parcel = pack(request.message)
+            self._send_back(run, permit, error.retry_after, needs_text(about))
         except ValueError as too_long:
             self._fail_over(run, too_long)
             return
         self._notices.limited(request, error)
         request.send_event("throttle-rate-limited", retry_after=error.retry_after)
-        calls = self._groups[run.group]
-        calls.outbox.settle(permit)
+        self._groups[run.group].tally.add(run.needs.text, Place.SENT_BACK)
+
+    def _send_back(self, run: Run, permit: Permit, pause: float = 0.0, about: str = "") -> None:
+        """Put a task back in line together with its message, because the store may not have the message any more."""
+        run.parcel = pack(run.request.message)
+        outbox = self._groups[run.group].outbox
+        outbox.settle(permit)
         permit.go_back()
-        calls.outbox.back.append((run, error.retry_after, needs_text(about)))
-        calls.tally.add(run.needs.text, Place.SENT_BACK)
+        outbox.back.append((run, pause, about))
 
     def _fail_over(self, run: Run, error: Exception) -> None:
         if run.needs.text:
@@ -191,12 +195,13 @@ class Running:
             self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=True)
 
     def not_sent_back(self, run: Run) -> None:
-        """End a run that raised `RateLimited` if the worker stops before the store confirms that it has the message."""
-        request, lost = run.request, run.request.acknowledged  # else the broker or the store still has the message
+        """End a run that goes back in line if the worker stops before the store confirms that it has the message."""
+        request = run.request
+        lost = request.acknowledged or run.reported_begun  # else the broker or the store still has the message
         self.give_back(run, Result.FAILURE if lost else Result.NOTHING, began=True)
         if not lost:
             return
-        reason = "raised RateLimited, and its worker stopped before the store had its message"
+        reason = "was to go back in line, and its worker stopped before the store had its message"
         try:
             fail(request, StoreUnavailable(f"Task {request.name} {reason}"))
         except Exception:  # the other runs have to be ended, too
@@ -259,6 +264,10 @@ class Running:
         """Free the permits of a run, and report the facts of its end."""
         calls, permit = self._groups[run.group], run.permit
         if permit is None:
+            return
+        if run.reported_begun and facts.message is Message.PLACE and facts.result is Result.NOTHING:
+            # The store dropped the message when this run was about to begin, and then its body did not begin.
+            self._send_back(run, permit)
             return
         calls.outbox.settle(permit)
         calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt, run.needs.text)

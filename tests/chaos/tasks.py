@@ -12,6 +12,7 @@ from celery import Celery
 from celery.exceptions import Ignore, Reject
 
 from celery_throttle import Limit, RateLimited, Throttled
+from celery_throttle.signals import TaskParked, task_parked
 from tests.chaos.kinds import KINDS
 from tests.support.journal import Journal
 
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 _RETRIES = 2
+
+
+def _note_parked(event: TaskParked, **_: object) -> None:
+    Journal.note("parked", task_id=event.task_id)
+
+
+task_parked.connect(_note_parked)
 
 
 def make_app(*, shared: int, paced: str, without: str = "") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import datetime
@@ -56,14 +57,16 @@ class Verdict:
         self._town, self._published = town, published
         self._calls = {each.call.label: each for each in published}
         self._logs = {worker.name: worker.log() for worker in town.workers.started}
-        #: By task id: where and when it was received.
+        #: By task id: where and when it was received, by the monotonic clock.
         self._received: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        ahead = time.time() - time.monotonic()
         for name, log in self._logs.items():
             for at, task in _RECEIVED.findall(log):
                 when = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
-                self._received[task].append((name, when.timestamp()))
+                self._received[task].append((name, when.timestamp() - ahead))
         self._unpublished = {task for log in self._logs.values() for task in _UNPUBLISHED.findall(log)}
         self._lost_lease = {task for log in self._logs.values() for task in _LOST.findall(log)}
+        self._parked = {each["task_id"] for each in town.journal.events() if each["event"] == "parked"}
         self._runs: list[Run] = [replace(run, worker=run.worker.partition("@")[0]) for run in town.journal.runs()]
         self._by_label: dict[str, list[Run]] = defaultdict(list)
         for run in self._runs:
@@ -114,8 +117,10 @@ class Verdict:
 
     def _killed_untold(self, run: Run) -> bool:
         """Return whether its worker was killed before it can have reported its end."""
-        stopped = run.stopped or _FOREVER
-        return any(self._troubles("killed", run.worker, stopped - 0.05, self._told_by(run.worker, stopped)))
+        # A process may end its body after its main process was killed.
+        return any(
+            self._troubles("killed", run.worker, run.started, self._told_by(run.worker, run.stopped or _FOREVER))
+        )
 
     def _killed_at_once(self, each: Published) -> bool:
         """Whether a worker, or a process of it, was killed in the moment in which it may have started a task."""
@@ -131,10 +136,20 @@ class Verdict:
         if not received:
             # kombu takes a message out of its list before it notes that it has it.
             return "the broker's transport lost it on its way to a worker"
+        if (
+            not runs
+            and each.task_id not in self._parked
+            and all(self._killed_since(*at) for at in self._received[each.task_id])
+        ):
+            return "the broker's transport lost it on its way back from a worker that was killed"
         unpublished = each.task_id in self._unpublished or received <= len(runs)
         if each.call.kind.then == "retry" and runs and unpublished:
             return "its retry was not published, or lost as above"
         return ""
+
+    def _killed_since(self, worker: str, at: float) -> bool:
+        """Return whether a worker that received a message was killed after that."""
+        return any(self._troubles("killed", worker, at, _FOREVER))
 
     def _killed_soon(self, each: Published) -> str:
         near = [trouble for trouble in self._town.troubles if "killed" in trouble.what and trouble.began > each.at]

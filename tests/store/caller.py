@@ -216,11 +216,11 @@ class Caller:
         return self.renew_all(*runs, number=number, waiting=waiting)[0]
 
     def renew_all(
-        self, *runs: Arrival | Grant, number: int | None = None, waiting: Sequence[str] = ()
-    ) -> tuple[list[int], list[int]]:
+        self, *runs: Arrival | Grant, number: int | None = None, waiting: Sequence[str] = (), birth: str = ""
+    ) -> tuple[list[int], list[int], bytes]:
         held = [held_by(run) if isinstance(run, Grant) else run for run in runs]
-        call = self.store.renew(self.name, self.number if number is None else number, held, waiting)
-        return cast("tuple[list[int], list[int]]", execute(self.client, call))
+        call = self.store.renew(self.name, self.number if number is None else number, held, waiting, birth)
+        return cast("tuple[list[int], list[int], bytes]", execute(self.client, call))
 
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
         """Clear expired holders: (task id, its needs) each."""

@@ -47,6 +47,19 @@ def test_holders_put_themselves_back_after_lost_data(worker: Caller, peer: Calle
     assert peek(redis).holders("gpu2") == ["t2"]
 
 
+def test_renewal_that_an_emptied_store_gets_late_puts_nothing_back(worker: Caller, two: Limit, redis: Redis) -> None:
+    """The holder may have ended since, and the store has lost the call that reported that."""
+    held = worker.take("t", two)
+    birth = worker.declare(two)
+    redis.flushall()
+    worker.declare(two, known=birth)
+    answers, _, since = worker.renew_all(held, birth=birth)
+    assert (answers, since == birth.encode()) == ([LATER], False)
+    assert peek(redis).used == {}
+    answers, *_ = worker.renew_all(held, birth=since.decode())
+    assert answers == [PUT_BACK], "listed again for this data"
+
+
 def test_full_limit_takes_no_holder_back(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Another task has the permit by now; the reply reports a lost lease."""
     held = worker.take("t1", one)

@@ -69,6 +69,7 @@ class Calls:
         tally: counts, which are sent now and then.
         queues: the queues whose tasks this worker starts.
         held: the permits that the store counts as held here, by the nonce in the store.
+        birth: when the store's data began, as of the last declaration; "" before the first.
         number: the number of the last call.
         offered: the slots that the call under way offers to parked tasks.
         hungry: whether there may be parked tasks to start, so that the gate asks when it has a slot.
@@ -115,7 +116,7 @@ class Calls:
         self._patience = TIMEOUT  # seconds of silence after which a call is sent again
         self._ready = False  # the limits are declared on this connection
         self._declaration_refused = False  # the store refused the declaration
-        self._birth = ""
+        self.birth = ""
         self._away_since: float | None = None  # when the connection broke
         self._lost = False  # whether the present outage was counted
         self.link, self._listener = connect(self)
@@ -173,7 +174,7 @@ class Calls:
         self._ask()
 
     def _call_of(self, batch: Batch) -> Call:
-        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self._birth)
+        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self.birth)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
@@ -243,7 +244,7 @@ class Calls:
         self._ready = self._declaration_refused = False
         self._listener.published(allowed=True)
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
-        pages = self.store.declarations(self._birth, self.declared.items(), away=away, worker=self.worker)
+        pages = self.store.declarations(self.birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
 
     def broken(self, error: Exception) -> None:
@@ -262,7 +263,7 @@ class Calls:
         kind, _, birth = text.partition(" ")
         if kind != "birth":
             self._gate.hint(text, self.group)
-        elif birth != self._birth and self._ready and self._under_way is None:  # else an answer brings it
+        elif birth != self.birth and self._ready and self._under_way is None:  # else an answer brings it
             self.up()
 
     def look(self) -> None:
@@ -283,9 +284,9 @@ class Calls:
             self._pause(raw, [])
             return
         self._away_since, self._lost = None, False
-        known = self._birth
-        self._birth = read_declared(raw, self.declared)
-        if self._under_way is not None and known != self._birth:  # the call was for the data that is lost
+        known = self.birth
+        self.birth = read_declared(raw, self.declared)
+        if self._under_way is not None and known != self.birth:  # the call was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
         self._renew()
@@ -295,7 +296,7 @@ class Calls:
 
     def _renew(self) -> None:
         """Renew all permits before other calls, because a store that was emptied has to get them back first."""
-        for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
+        for permits, call in renewals(self.store, self.worker, self.number, self.held.values(), self.birth):
             self.link.send(call, partial(judge_reply, permits))
 
     def _answered(self, raw: Any) -> None:

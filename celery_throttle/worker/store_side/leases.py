@@ -27,7 +27,8 @@ class Leases:
     """Renews the permits of this worker after each third of their lease.
 
     The store may carry out a renewal after a call that was sent later. So a renewal has the number of the last call
-    before it, and the store does not put back a holder that a later call may have ended.
+    before it, and the store does not put back a holder that a later call may have ended. Nor does a store that was
+    emptied since: the permits are listed again for it.
 
     Args:
         groups: the worker's groups of limits; each has a client for renewals.
@@ -50,11 +51,20 @@ class Leases:
         Raises:
             redis.exceptions.RedisError: the store did not answer, or refused.
         """
+        birth = group.calls.birth
+        while (found := self._renew_in(group, birth)) != birth:
+            birth = found
+
+    def _renew_in(self, group: Group, birth: str) -> str:
+        """Renew the permits in data with this birth; return the birth that the store's data has."""
         number = group.calls.number  # before `held` is read: no call up to this number has ended a permit in it
         calls = group.calls
-        for permits, call in renewals(calls.store, calls.worker, number, list(calls.held.values())):
-            answers, _ = cast("tuple[list[int], Any]", execute(group.client, call))
+        for permits, call in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
+            answers, _, found = cast("tuple[list[int], Any, bytes]", execute(group.client, call))
+            if found.decode() != birth:
+                return found.decode()
             judge(permits, answers)
+        return birth
 
     def _renew_and_again(self, group: Group) -> None:
         pause = self._lease / 3

@@ -45,7 +45,8 @@ class Outbox:
     Attributes:
         asked: runs that want to start.
         parked: runs to be parked, with their parcels.
-        back: runs that raised `RateLimited`, each with its seconds, and the buckets to pause, as needs.
+        back: runs that go back in line with their messages, each with the seconds to pause, and the buckets to pause,
+            as needs.
     """
 
     def __init__(self) -> None:

@@ -26,11 +26,14 @@ _LOST, _PUT_BACK = 0, 2
 _ANY_CALL = 0
 
 
-def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) -> Iterator[tuple[list[Permit], Call]]:
+def renewals(
+    store: Store, worker: str, number: int, permits: Iterable[Permit], birth: str = ""
+) -> Iterator[tuple[list[Permit], Call]]:
     """Yield the calls that renew permits, each call with its permits.
 
     ``number`` is the number of the worker's last call when the permits were listed, so no call up to it has ended one
     of them. But a call may already have given back the permits of runs that go back in line; these are never put back.
+    ``birth`` is that of the store's data that the worker knew then; data that began later puts nothing back.
     """
     held = list(permits)
     for rows, ended_by in (
@@ -39,7 +42,7 @@ def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) 
     ):
         while rows:
             some = take_rows(rows, MOST_RENEWED)
-            yield some, store.renew(worker, ended_by, [permit.holder for permit in some])
+            yield some, store.renew(worker, ended_by, [permit.holder for permit in some], birth=birth)
 
 
 def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:

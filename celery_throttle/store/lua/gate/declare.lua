@@ -17,12 +17,7 @@ state.away_ms = number()
 local broker, description = argument(), argument()
 local worker, everything = argument(), argument()
 look_at_ended()
-local birth = redis.call('HGET', META, 'birth')
-if not birth or not is_digits(birth) then
-  birth = string.format('%.0f', NOW_US)
-  redis.call('HSET', META, 'birth', birth)
-  hint('birth ' .. birth)
-end
+local birth = begin_data()
 -- A caller with an older birth shows that this store was emptied, even if a new worker came first.
 local settled = math.min(tonumber(birth) / 1000, NOW) + SETTLE_MS
 if known ~= '' and known ~= birth and NOW < settled then

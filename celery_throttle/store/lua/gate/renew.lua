@@ -2,14 +2,22 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of
 --   worker   its name
 --   number   of its last call when this one was built
+--   birth    of the data that the worker knew then; may be left out
 --   held     { task, nonce, needs, queue, attempt, lock, code } each
 --   waiting  task ids of its holders outside of tasks that wait
--- Returns { held, waiting }: for each holder 1 renewed, 2 put back, 0 lost, 3 perhaps ended since; for each
--- that waits 1, or 0 if the store does not have it.
+-- Returns { held, waiting, birth }: for each holder 1 renewed, 2 put back, 0 lost, 3 perhaps ended since; for
+-- each that waits 1, or 0 if the store does not have it; and the birth of the data. If that is not the birth
+-- above, the worker builds the call again.
 redis.call('ZREM', LEASES, '')
 local RENEWED, PUT_BACK, LOST, LATER = 1, 2, 0, 3
 local report = object()
 look_at_ended()
+local birth = begin_data()
+
+-- A later call may have reported the end of a holder. Data that has begun since does not have that call.
+local function may_have_ended()
+  return (report.birth or birth) ~= birth or load_worker(id_of(report.worker)).number > report.number
+end
 
 local function renew_held(arrival)
   local task, nonce = arrival.task, arrival.nonce
@@ -19,8 +27,7 @@ local function renew_held(arrival)
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
     return (not record.lock or renew_lock(task, record)) and RENEWED or LOST
   end
-  -- A later call may have reported its end.
-  if load_worker(id_of(report.worker)).number > report.number then return LATER end
+  if may_have_ended() then return LATER end
   local held = delivery_of(arrival)
   if held.lock then held.lock.fence = arrival.lock.fence end
   held.nonce = nonce
@@ -52,4 +59,4 @@ for i, task in ipairs(report.waiting) do
   end
 end
 serve()
-return { held, waiting }
+return { held, waiting, birth }

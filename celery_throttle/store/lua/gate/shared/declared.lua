@@ -11,6 +11,16 @@ local function declared_of(limit)
   return { permits = 0, max_parked = 0 }
 end
 
+-- Return when the data of this store began. The data of a store that was emptied begins now.
+local function begin_data()
+  local birth = redis.call('HGET', META, 'birth')
+  if birth and is_digits(birth) then return birth end
+  birth = string.format('%.0f', NOW_US)
+  redis.call('HSET', META, 'birth', birth)
+  hint('birth ' .. birth)
+  return birth
+end
+
 -- Make workers declare their limits again, as to a store that was emptied. The birth changes by 1 us only, so
 -- the data counts as old and nothing has to settle.
 local function ask_for_declarations()
