@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in ENDING:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        summary = _perform(options.tasks, show)
+        summary = perform(options.tasks, show)
     except (ThrottleError, ProcessFailed, RedisError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -70,7 +70,8 @@ def _json_show(options: argparse.Namespace) -> Show:
     return Lines(sys.stderr) if options.progress else Silence()
 
 
-def _perform(tasks: int, show: Show) -> Summary:
+def perform(tasks: int, show: Show) -> Summary:
+    """Run the demo with so many tasks, and show each state."""
     with ExitStack() as stack:
         url = stack.enter_context(server_url())
         prefix = f"demo-{uuid.uuid4().hex[:8]}"

@@ -58,9 +58,13 @@ class Screen:
             self._draw(state)
 
     def _draw(self, state: State) -> None:
-        bar = max(8, min(WIDEST_BAR, self._console.width - BESIDE_BAR))
-        picture = Group(_title(state), _figures(state, bar), _workers(state), _events(state))
-        self._live.update(Padding(picture, (1, 1, 0, 1)), refresh=True)
+        self._live.update(picture(state, self._console.width), refresh=True)
+
+
+def picture(state: State, width: int) -> RenderableType:
+    """Return the picture of a state, for a terminal of this width."""
+    bar = max(8, min(WIDEST_BAR, width - BESIDE_BAR))
+    return Padding(Group(_title(state), _figures(state, bar), _workers(state), _events(state)), (1, 1, 0, 1))
 
 
 def _title(state: State) -> RenderableType:

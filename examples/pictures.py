@@ -1,0 +1,152 @@
+"""``python -m examples.pictures FOLDER``: record a run of the demo, its terminal and its page, as animated pictures."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from PIL import Image
+from rich.console import Console
+from rich.terminal_theme import SVG_EXPORT_THEME
+from selenium import webdriver
+
+from examples.demo.__main__ import perform
+from examples.demo.screen import picture
+from examples.processes import Processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from examples.demo.state import State
+
+TASKS = 72
+COLUMNS = 92
+TERMINAL, PAGE = (800, 420), (1000, 760)
+EVERY = 0.4  # seconds between two frames
+LAST = 4.0  # seconds for which the last frame stays
+COLOURS = 64
+SHELL = (
+    '<body style="margin:0;padding:8px 14px;background:#292929;color:#c5c8c6">'
+    '<pre style="font:14px/1.3 monospace">{code}</pre></body>'
+)
+
+
+class Frame(NamedTuple):
+    """A picture, and when it was taken (seconds)."""
+
+    at: float
+    png: bytes
+
+
+class Recorder:
+    """A view of the demo that records its terminal as HTML, and takes pictures of its page."""
+
+    def __init__(self) -> None:
+        self.terminal: list[tuple[float, str]] = []
+        self.page: list[Frame] = []
+        self._stack = ExitStack()
+        self._ends = threading.Event()
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pictures-"))
+        processes = self._stack.enter_context(Processes(Path(folder)))
+        server, url = processes.web("page", "examples.demo.page:page")
+        processes.wait_ready(server)
+        thread = threading.Thread(target=self._watch_page, args=[url])
+        self._stack.callback(thread.join)
+        self._stack.callback(self._ends.set)
+        thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, state: State) -> None:
+        """Record the terminal as it would be in this state."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        console.print(picture(state, COLUMNS))
+        self.terminal.append((now, console.export_html(theme=SVG_EXPORT_THEME, inline_styles=True, code_format=SHELL)))
+
+    def _watch_page(self, url: str) -> None:
+        with chromium(PAGE) as driver:
+            driver.get(f"{url}/limit?name=examples.demo.app.render")
+            while not self._ends.wait(EVERY):
+                self.page.append(Frame(time.monotonic(), driver.get_screenshot_as_png()))
+
+
+@contextmanager
+def chromium(size: tuple[int, int]) -> Iterator[Any]:
+    """Run a headless Chromium with a page of this size."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def drawn(pages: list[tuple[float, str]], size: tuple[int, int]) -> list[Frame]:
+    """Return pictures of HTML pages."""
+    frames = []
+    with chromium(size) as driver:
+        for at, text in pages:
+            driver.get("data:text/html;charset=utf-8," + quote(text))
+            frames.append(Frame(at, driver.get_screenshot_as_png()))
+    return frames
+
+
+def save(frames: list[Frame], path: Path) -> None:
+    """Write an animated GIF that takes as long as the run did."""
+    images = [Image.open(io.BytesIO(each.png)).convert("RGB") for each in frames]
+    # One palette for all frames, so that only changes are stored.
+    palette = _beside(images).quantize(COLOURS)
+    first, *others = (each.quantize(palette=palette, dither=Image.Dither.NONE) for each in images)
+    took = [(after.at - before.at) * 1000 for before, after in pairwise(frames)]
+    first.save(path, save_all=True, append_images=others, duration=[*map(round, took), int(LAST * 1000)], loop=0)
+    print(f"{path}: {len(frames)} frames, {path.stat().st_size // 1024} KiB")
+
+
+def _beside(images: list[Image.Image]) -> Image.Image:
+    width, height = images[0].size
+    all_of_them = Image.new("RGB", (width, height * len(images)))
+    for i, image in enumerate(images):
+        all_of_them.paste(image, (0, i * height))
+    return all_of_them
+
+
+def main() -> int:
+    """Record one run."""
+    folder = Path(sys.argv[1])
+    recorder = Recorder()
+    summary = perform(TASKS, recorder)
+    save(drawn(recorder.terminal, TERMINAL), folder / "demo.gif")
+    save(recorder.page, folder / "page.gif")
+    return 0 if summary.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
