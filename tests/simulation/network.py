@@ -29,6 +29,14 @@ _REPLICATED = 0.6
 _SUBSCRIBE, _PING = b"*2\r\n$9\r\nSUBSCRIBE", b"*1\r\n$4\r\nPING"
 
 
+#: The command that reads a key of each type.
+_READS: dict[bytes, Callable[[bytes], tuple[Any, ...]]] = {
+    b"hash": lambda key: ("HGETALL", key),
+    b"zset": lambda key: ("ZRANGE", key, 0, -1, "WITHSCORES"),
+    b"string": lambda key: ("GET", key),
+}
+
+
 def packed(*arguments: Any) -> bytes:
     """Return a command in Redis's protocol."""
     values = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
@@ -54,18 +62,23 @@ class Server(RespConnection):
 
     def ask(self, command: bytes, replies: int = 1) -> Any:
         """Send, and return the last of so many replies; an error is returned, too."""
-        self._socket.sendall(command)
-        reply = None
+        return self.ask_all(command, replies)[-1]
+
+    def ask_all(self, commands: bytes, replies: int) -> list[Any]:
+        """Send several commands at once, and return their replies."""
+        self._socket.sendall(commands)
+        found = []
         for _ in range(replies):
             reply = self._read()
             while type(reply) is Push:
                 self._note(reply)
                 reply = self._read()
+            found.append(reply)
         while self._at < len(self._buffer):
             push = self._read()
             self._note(push)
         self._buffer, self._at = b"", 0
-        return reply
+        return found
 
     def close(self) -> None:
         self._socket.close()
@@ -156,15 +169,22 @@ class Network:
 
     def contents(self) -> dict[str, list[Any]]:
         """Return the content of the server, by key."""
-        kinds = {b"hash": ("HGETALL",), b"zset": ("ZRANGE", 0, -1, "WITHSCORES"), b"string": ("GET",)}
+        keys = sorted(key for key in self._server.ask(packed("KEYS", "*")) if key.decode() not in CLOCK_KEYS)
+        # All at once, because the way to the server takes longer than the commands do.
+        kinds = self._server.ask_all(b"".join([packed("TYPE", key) for key in keys]), len(keys))
+        reads = b"".join([packed(*_READS[kind](key)) for key, kind in zip(keys, kinds, strict=True)])
         found = {}
-        for key in sorted(self._server.ask(packed("KEYS", "*"))):
-            name, *rest = kinds.get(self._server.ask(packed("TYPE", key)), ("DUMP",))
-            value = self._server.ask(packed(name, key, *rest))
-            if name == "HGETALL":  # in an order that is another on each server
-                value = sorted([field, text] for field, text in zip(value[::2], value[1::2], strict=True))
+        for key, kind, value in zip(keys, kinds, self._server.ask_all(reads, len(keys)), strict=True):
+            if kind == b"hash":  # in an order that is another on each server
+                value = sorted([field, text] for field, text in zip(value[::2], value[1::2], strict=True))  # noqa: PLW2901
             found[key.decode()] = value
-        return {key: value for key, value in found.items() if key not in CLOCK_KEYS}
+        return found
+
+    def holders(self, records: str, leases: str) -> list[tuple[bytes, bytes, float]]:
+        """Return each task that has a lease, with its record and the end of the lease (ms)."""
+        flat, ends = self._server.ask_all(packed("HGETALL", records) + packed("ZRANGE", leases, 0, -1, "WITHSCORES"), 2)
+        by_task = dict(zip(flat[::2], flat[1::2], strict=True))
+        return [(task, by_task[task], float(end)) for task, end in ends if task in by_task]
 
     def tasks(self, key: str) -> int:
         """Return how many of these records have a delivery that holds or is parked."""

@@ -88,8 +88,6 @@ class World:
         self.prompt = False
         #: Task ids that were given back to a broker which had given them to others since.
         self.in_vain: list[str] = []
-        #: When the store was emptied last.
-        self.emptied_us = -(10**18)
         self._started: list[Attempt] = []
         self.step = 0
         self._digest = hashlib.blake2b(digest_size=8)
@@ -238,7 +236,8 @@ class World:
         self.workers.remove(worker)
         worker.dead, worker.doom = True, -1
         self.network.gone(worker)
-        for run in worker.unsettled:
+        unsettled = list(worker.unsettled)
+        for run in unsettled:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
             if not self.scene.kinds[run.attempt.entry.task].late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
@@ -253,7 +252,10 @@ class World:
             visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
             for delivery in self.broker.disconnect(worker.channel, visible):
                 attempt = self._attempt_of(delivery)
-                attempt.loose += all(run.from_broker != delivery.tag for run in attempt.runs)
+                runs = [run for run in attempt.runs if run.from_broker == delivery.tag]
+                attempt.loose += not runs
+                if any(run.outcome == "limited" and run.heard and run not in unsettled for run in runs):
+                    attempt.may_begin_again("its worker was killed before it could store the failure")
 
     def _unlock(self, worker: Worker) -> None:
         """Celery acknowledged a revoked task before the store got the revoke: as if the lock's ttl were over."""
@@ -619,7 +621,6 @@ class World:
     def _forgotten(self, answered: set[tuple[str, int]]) -> None:
         """The store has no data any more; of these its answer may be on the way, that it has them."""
         self.pass_time(1_000)  # a stamp is the time, or one more than the last: where time stands still it came twice
-        self.emptied_us = self.clock.now_us
         self.book.succeeded.clear()
         self.book.starts.clear()
         self.caps.said.clear()

@@ -209,6 +209,16 @@ def test_the_lock_comes_before_the_permit(worker: LockCaller, one: Limit, redis:
     assert next_one.token > held.token
 
 
+def test_task_that_is_never_parked_takes_no_lock(worker: LockCaller, one: Limit) -> None:
+    """Its worker may be lost after the answer, and the message does not come again if the task has run elsewhere."""
+    held = worker.start("t1", PLAN, one)
+    answer, *_ = worker.ask_once("t2", plan_of("other"), one)
+    assert answer == Answer.MUST_PARK
+    assert worker.locked("other") is None
+    worker.end(held)
+    assert worker.start("t2", plan_of("other"), one)
+
+
 def test_a_duplicate_needs_no_place_in_a_full_line(worker: LockCaller) -> None:
     full = terms(Limit("full", 1, max_parked=1)).same
     held = worker.start("t1", PLAN, full)

@@ -215,8 +215,10 @@ def test_unlock_while_the_newest_is_on_its_way_strands_no_task(worker: LockCalle
     worker.end(held, "requeue")
     newest = worker.publish("t3", KEEP_LAST)
     assert worker.unlock("same") == 1
-    assert worker.start("t3", newest, one)
-    assert {(each.task, each.verdict) for each in worker.look_once(5)} == {("t1", "replaced"), ("t2", "replaced")}
+    (second,) = worker.arrive("t3", newest, one)
+    assert (second.task, second.verdict) == ("t2", "run"), "in the slot that the newest leaves"
+    assert [(each.task, each.verdict) for each in worker.look_once(5)] == [("t1", "replaced")]
+    assert [(each.task, each.verdict) for each in worker.end(second, slots=5)] == [("t3", "run")]
     assert not peek(redis).parked
 
 

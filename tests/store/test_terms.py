@@ -12,6 +12,7 @@ import pytest
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import ParkAnswer
+from celery_throttle.store.scripts import execute
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
 from tests.store.peek import KEY, expire, lapse, peek
@@ -190,6 +191,7 @@ def test_holder_back_after_a_flush_counts_on_every_limit(worker: TermsCaller, re
     redis.flushall()
     assert worker.renew(permit) == [2]
     assert used(redis) == {"api": 1, "tenant/a": 1}
+    execute(redis, worker.store.declare("", worker.declared.items()))
     worker.end(permit)
     assert nothing_left(redis)
 

@@ -33,25 +33,31 @@ local function delivery_of(arrival)
   }
 end
 
+-- Return whether a task that is not in line finds its permits free, and no other task in line before it.
+local function finds_room(task, record)
+  local needs = needs_of(record.needs)
+  -- Tasks of the same lane go first, even if the lane is passed over: this worker can start them.
+  if #needs > 0 and any_parked() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then return false end
+  for _, need in ipairs(needs) do
+    local bucket = need.bucket
+    if not room_for(need) or barred(bucket, task, math.huge) then return false end
+    local behind = any_parked() and first_at(bucket)
+    if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return false end
+  end
+  return true
+end
+
 -- Answer a task that asks to start: with its fencing token if it starts and has a lock, else with a number
 -- above.
 local function admit(task, arrival)
   local met, answer = meet_record(task, arrival)
   if met then return answer end
   local record = delivery_of(arrival)
-  -- The lock comes before the permit, so that no task holds a permit while it waits for a lock.
-  if record.lock and (settling() > 0 or not judge_arrival(task, record)) then return MUST_PARK end
-  local needs = needs_of(arrival.needs)
-  -- Tasks of the same lane go first, even if the lane is passed over: this worker can start them.
-  if #needs > 0 and any_parked() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then
-    return MUST_PARK
-  end
-  for _, need in ipairs(needs) do
-    local bucket = need.bucket
-    if not room_for(need) or barred(bucket, task, math.huge) then return MUST_PARK end
-    local behind = any_parked() and first_at(bucket)
-    if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return MUST_PARK end
-  end
+  if record.lock and settling() > 0 or not finds_room(task, record) then return MUST_PARK end
+  -- The lock comes before the permit, so that no task holds a permit while it waits for a lock. A task that
+  -- has to be parked takes its lock then, because it may not come to that, and the lock would stay until its
+  -- ttl.
+  if record.lock and not judge_arrival(task, record) then return MUST_PARK end
   hold(task, record, arrival.nonce, true)
   return record.lock and tonumber(record.lock.fence) or GRANTED
 end
