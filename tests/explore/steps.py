@@ -122,7 +122,7 @@ _RENEWED, _PUT_BACK, _LOST = 1, 2, 0
 
 
 def _renewed(world: World, nonces: list[str], raw: list[list[list[int]]]) -> None:
-    for nonce, answer in zip(nonces, [answer for held, _ in raw for answer in held], strict=True):
+    for nonce, answer in zip(nonces, [answer for held, *_ in raw for answer in held], strict=True):
         if answer in (_RENEWED, _PUT_BACK):
             world.state.lapsed.discard(nonce)
         elif answer == _LOST:

@@ -188,6 +188,7 @@ def test_holder_back_after_a_flush_counts_on_every_limit(worker: TermsCaller, re
     permit = worker.arrive("a1", of("a"))
     assert permit
     redis.flushall()
+    worker.declare(API, TENANT)
     assert worker.renew(permit) == [2]
     assert used(redis) == {"api": 1, "tenant/a": 1}
     worker.end(permit)
