@@ -18,11 +18,11 @@ from redis import Redis
 import celery_throttle.store
 from benchmarks.figures import Figure
 from benchmarks.site import BenchmarkError
-from benchmarks.stand_in import DONE, StandIn
+from benchmarks.stand_in import StandIn, ended
 from celery_throttle.clients import _REAPED
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.store.exchange import Arrival, Ended, Exchange
+from celery_throttle.store.exchange import Arrival, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 from celery_throttle.store.scripts import Script
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from benchmarks.site import Bench
+    from celery_throttle.store.exchange import Change
     from celery_throttle.store.scripts import Call
 
 __all__ = ["GOAL", "Clock", "first_load", "scripts", "server_with_scripts"]
@@ -88,18 +89,19 @@ class _Timed(StandIn):
         self,
         slots: int = 0,
         *,
-        ended: Sequence[Ended] = (),
+        over: Sequence[Change] = (),
         asked: Iterable[Arrival] = (),
         parked: Iterable[Arrival] = (),
-    ) -> list[Ended]:
+    ) -> list[Change]:
         """Send rows as a worker does, call by call, until the slots are taken; return the ends of started tasks."""
-        left = ([*ended], [*asked], [*parked])
-        started: list[Ended] = []
+        left = ([*over], [*asked], [*parked])
+        started: list[Change] = []
         while True:
             portion = Portion(*([row.needs for row in rows[:MOST_ROWS]] for rows in left))
-            over, asks, parks = (take_rows(rows, portion.of(rows)) for rows in left)
-            reply = self.send(Exchange(slots - len(started), ended=over, asked=asks, parked=parks))
-            started += [Ended(grant.task, grant.nonce, DONE, needs=grant.needs) for grant in reply.grants]
+            ends, asks, parks = (take_rows(rows, portion.of(rows)) for rows in left)
+            arrived = [*(each._replace(message=b"") for each in asks), *parks]
+            reply = self.send(Exchange(slots - len(started), arrived=arrived, changed=ends))
+            started += [ended(grant.task, grant.nonce, grant.needs) for grant in reply.grants]
             if not any(left) and (not reply.more or len(started) >= slots):
                 return started
 
@@ -141,14 +143,14 @@ def _tenants(play: Play) -> None:
     worker = play.worker()
     worker.declare(fair='{"permits":50,"fair":true}')
     worker.work(parked=(_task("1:fair", turn=("fair", f"tenant-{n}", _TURN_STEP)) for n in range(play.sizes.tenants)))
-    ended: list[Ended] = []
+    over: list[Change] = []
     for _ in range(20):
-        ended = worker.work(_SLOTS, ended=ended)
+        over = worker.work(_SLOTS, over=over)
     for view in (worker.store.parked("fair", 100), worker.store.parked(None, 100), worker.store.firsts(["fair"])):
         worker.call(view)
     play.let_end("turns")
     worker.call(worker.store.reap(_REAPED))
-    ended = worker.work(_SLOTS, ended=ended)
+    over = worker.work(_SLOTS, over=over)
     play.let_all_leases_end()
     worker.call(worker.store.declare("", [], away=3600.0))
     worker.call(worker.store.reap(_REAPED))
@@ -177,11 +179,11 @@ def _queues(play: Play) -> None:
     tasks = [_task("1:api", queue) for _ in range(play.sizes.tasks // len(names) + 1) for queue in names]
     worker.work(parked=tasks)
     worker.work(parked=(_task("", queue) for queue in names))
-    ended: list[Ended] = []
+    over: list[Change] = []
     for _ in range(10):
-        ended = worker.work(_SLOTS, ended=ended)
+        over = worker.work(_SLOTS, over=over)
     elsewhere = play.worker("another")
-    elsewhere.work(ended=ended)
+    elsewhere.work(over=over)
     for _ in range(5):
         play.client.zadd(play.keys.key("due"), {"bucket:api": 1})
         elsewhere.work(_SLOTS)
@@ -199,11 +201,11 @@ def _eight(play: Play) -> None:
     asked = [_task(needs(number)) for number in range(_ROWS)]
     worker.work(asked=asked)
     worker.work(parked=(_task(needs(number)) for number in range(play.sizes.tasks)))
-    ended = [Ended(each.task, each.nonce, DONE, needs=each.needs) for each in asked]
+    over = [ended(each.task, each.nonce, each.needs) for each in asked]
     worker.call(worker.store.renew(worker.name, 10**6, asked[:200]))
     for _ in range(10):
         more = [_task(needs(number)) for number in range(_ROWS)]
-        ended = worker.work(_SLOTS, ended=ended, asked=more, parked=more)
+        over = worker.work(_SLOTS, over=over, asked=more, parked=more)
     worker.call(worker.store.parked("limit-0", 100))
     play.let_all_leases_end()
     worker.call(worker.store.reap(_REAPED))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.site import BenchmarkError
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Ended, Exchange
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer, read_exchanged
+from celery_throttle.store.exchange import Arrival, Change, Exchange
+from celery_throttle.store.exchange_reply import Answer, read_exchanged
 from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
@@ -23,11 +23,16 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import Grant, Reply
     from celery_throttle.store.scripts import Call
 
-__all__ = ["DONE", "StandIn"]
+__all__ = ["StandIn", "ended"]
 
 _HOUR = 3600.0
 _AT_ONCE = 500
-DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+_DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+
+
+def ended(task: str, nonce: str, needs: str = "") -> Change:
+    """Return the row about a run that has succeeded."""
+    return Change("ended", task, 0, nonce, _DONE, needs)
 
 
 def _rows(limits: dict[str, int | str]) -> list[tuple[str, str]]:
@@ -75,22 +80,24 @@ class StandIn:
         return reply
 
     def asking(self, tasks: Sequence[str], bucket: str) -> Exchange:
-        return Exchange(asked=[Arrival(task, f"1:{bucket}", self.queue, nonce=f"{self.name}:{task}") for task in tasks])
+        return Exchange(
+            arrived=[Arrival(task, f"1:{bucket}", self.queue, nonce=f"{self.name}:{task}") for task in tasks]
+        )
 
     def releasing(self, tasks: Sequence[str], *, slots: int = 0) -> Exchange:
         """Return the rows that release the permits of `asking`."""
-        return Exchange(slots, ended=[Ended(task, f"{self.name}:{task}", DONE) for task in tasks])
+        return Exchange(slots, changed=[ended(task, f"{self.name}:{task}") for task in tasks])
 
     def hand_over(self, holder: Grant) -> Exchange:
         """Return the rows that release the permit of a resumed task, and take the next parked one."""
-        return Exchange(1, ended=[Ended(holder.task, holder.nonce, DONE)])
+        return Exchange(1, changed=[ended(holder.task, holder.nonce)])
 
     def hold(self, count: int, bucket: str) -> list[str]:
         """Take ``count`` permits; return the ids of their tasks."""
         tasks = [str(uuid.uuid4()) for _ in range(count)]
         for first in range(0, count, _AT_ONCE):
             some = tasks[first : first + _AT_ONCE]
-            if set(self.send(self.asking(some, bucket)).asked) != {Answer.GRANTED}:
+            if set(self.send(self.asking(some, bucket)).arrived) != {Answer.GRANTED}:
                 raise BenchmarkError(f"no permit of {bucket}")
         return tasks
 
@@ -99,6 +106,6 @@ class StandIn:
         tasks = ((str(uuid.uuid4()), message) for _, message in zip(range(count), cycle(messages), strict=False))
         while some := list(islice(tasks, _AT_ONCE)):
             rows = [Arrival(task, f"1:{bucket}", self.queue, message=message) for task, message in some]
-            reply = self.send(Exchange(parked=rows))
-            if set(reply.parked) != {ParkAnswer.PARKED} or reply.grants:
+            reply = self.send(Exchange(arrived=rows))
+            if set(reply.arrived) != {Answer.PARKED} or reply.grants:
                 raise BenchmarkError(f"parking failed: {reply}")

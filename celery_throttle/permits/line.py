@@ -7,11 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange import Change, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 
 if TYPE_CHECKING:
-    from celery_throttle.store.exchange import Arrival, Ended
+    from celery_throttle.core.facts import Facts
+    from celery_throttle.store.exchange import Arrival
 
 __all__ = ["Asking", "Batch", "fail", "settle"]
 
@@ -66,11 +67,29 @@ class Batch:
     asking: list[Asking] = field(default_factory=list)
     lining: list[Asking] = field(default_factory=list)
     leaving: list[Asking] = field(default_factory=list)
-    ended: list[tuple[Ended, Future[None]]] = field(default_factory=list)
+    ended: list[tuple[Change, Future[None]]] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
     def __bool__(self) -> bool:
         return bool(self.asking or self.lining or self.leaving or self.ended)
+
+    @property
+    def arrived(self) -> list[Asking]:
+        """The callers that ask or are to be parked, in the order of their rows."""
+        return self.asking + self.lining
+
+    def end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
+        """Give a permit back; return a future for the store's answer."""
+        done: Future[None] = Future()
+        self.ended.append((Change("ended", task, 0, nonce, facts), done))
+        return done
+
+    def fail(self, error: Exception) -> None:
+        """Fail the callers that ask, leave or give back; those in line go on waiting."""
+        for asking in self.asking + self.leaving:
+            fail(asking.permit, error)
+        for _, done in self.ended:
+            fail(done, error)
 
     def take(self) -> Batch:
         """Take out the rows that fit in one call."""
@@ -90,16 +109,16 @@ class Batch:
     def exchange(self, slots: int, lease: float) -> Exchange:
         """Return the rows of the call; a parked caller stays in line for one lease, unless its wait is renewed."""
         wait_ms, clock = int(lease * 1000), time.monotonic()
+        lining = [
+            each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=clock - each.came)
+            for each in self.lining
+        ]
         return Exchange(
             slots=slots,
             clock=clock,
-            ended=[ended for ended, _ in self.ended],
-            revoked=[each.arrival.task for each in self.leaving],
-            asked=[each.arrival for each in self.asking],
-            parked=[
-                each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=clock - each.came)
-                for each in self.lining
-            ],
+            arrived=[each.arrival for each in self.asking] + lining,
+            changed=[ended for ended, _ in self.ended],
+            gone=[("revoked", each.arrival.task) for each in self.leaving],
         )
 
 

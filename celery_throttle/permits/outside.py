@@ -14,7 +14,6 @@ import socket
 import threading
 import time
 import uuid
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -30,13 +29,14 @@ from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.declarations import Declarations
 from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
-from celery_throttle.store.exchange import Arrival, Ended
-from celery_throttle.store.exchange_reply import Answer, Overtaken, ParkAnswer, read_exchanged
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Overtaken, read_exchanged
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from weakref import WeakMethod
 
     from celery_throttle.store.exchange import Exchange
@@ -146,7 +146,7 @@ class Outside:
         with self._guard:
             self._asked.pop(asking.arrival.task, None)
             if asking.drop():
-                self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
+                self._next.end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
 
     def log_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
@@ -196,13 +196,8 @@ class Outside:
         """Give a permit back; return a future for the store's answer. If the store is away the row is sent later."""
         with self._guard:
             self._held.pop(arrival.nonce, None)
-            done = self._end(arrival.task, arrival.nonce, _USED)
+            done = self._next.end(arrival.task, arrival.nonce, _USED)
         self._go_on()
-        return done
-
-    def _end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
-        done: Future[None] = Future()
-        self._next.ended.append((Ended(task, nonce, facts), done))
         return done
 
     # -- the thread ----------------------------------------------------------------------------------------------
@@ -287,36 +282,35 @@ class Outside:
         return batch, batch.exchange(len(self._waiting) + len(batch.lining), self.lease)
 
     def _take_answers(self, batch: Batch, reply: Reply) -> None:
-        for asking, answer in zip(batch.asking, reply.asked, strict=True):
-            if answer == Answer.GRANTED:
-                self._granted(asking, asking.arrival.task, asking.arrival.nonce, batch.begun)
-            elif asking.waits:
-                self._next.lining.append(asking)
-            else:
-                settle(asking.permit, value=False)
-        for asking, answer in zip(batch.lining, reply.parked, strict=True):
-            if answer == ParkAnswer.CROWDED:
-                limits = limits_text(asking.arrival.needs)
-                fail(asking.permit, NotAcquired(f"as many wait for limit {limits!r} as may (max_parked)"))
-            else:
-                self._waiting[asking.arrival.task] = asking
+        for asking, answer in zip(batch.arrived, reply.arrived, strict=True):
+            self._answered(asking, answer, batch.begun)
         for grant in reply.grants:
             self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce, batch.begun)
-        self._fail_unread(reply)
+        for task, why in reply.unread:  # the store frees the permit when the lease ends
+            if (unread := self._waiting.pop(task, None)) is not None:
+                fail(unread.permit, StoreUnavailable(f"the store's record of this permit cannot be read: {why}"))
         for asking in batch.leaving:
             self._waiting.pop(asking.arrival.task, None)
             settle(asking.permit, value=False)
         for _, done in batch.ended:
             settle(done, value=None)
 
-    def _fail_unread(self, reply: Reply) -> None:
-        for task, why in reply.unread:  # the store frees the permit when the lease ends
-            if (asking := self._waiting.pop(task, None)) is not None:
-                fail(asking.permit, StoreUnavailable(f"the store's record of this permit cannot be read: {why}"))
+    def _answered(self, asking: Asking, answer: int, begun: float) -> None:
+        if answer == Answer.GRANTED:
+            self._granted(asking, asking.arrival.task, asking.arrival.nonce, begun)
+        elif answer == Answer.PARKED:
+            self._waiting[asking.arrival.task] = asking
+        elif answer == Answer.CROWDED:
+            limits = limits_text(asking.arrival.needs)
+            fail(asking.permit, NotAcquired(f"as many wait for limit {limits!r} as may (max_parked)"))
+        elif asking.waits:
+            self._next.lining.append(asking)
+        else:
+            settle(asking.permit, value=False)
 
     def _granted(self, asking: Asking | None, task: str, nonce: str, began: float) -> None:
         if asking is None or not asking.grant(nonce, began):
-            self._end(task, nonce, _NOT_USED)  # its caller has left
+            self._next.end(task, nonce, _NOT_USED)  # its caller has left
 
     def _refused(self, batch: Batch, error: StoreUnavailable) -> None:
         """Handle a call that the store refused (it is out of memory, say), which had no effect.
@@ -324,12 +318,11 @@ class Outside:
         Fail the callers that want a permit. Send the rows that give something back again, without the others.
         """
         self._under_way = None
-        wanted = batch.asking + batch.lining
         with self._guard:
-            for asking in wanted:
+            for asking in batch.arrived:
                 fail(asking.permit, error)
             self._next.put_back(batch)
-        if not wanted:
+        if not batch.arrived:
             raise error
 
     def _failed(self, error: Exception) -> None:
@@ -339,10 +332,8 @@ class Outside:
         """
         batch, _ = self._under_way or (Batch(), None)
         with self._guard:
-            for asking in batch.asking + batch.leaving + self._next.asking + self._next.leaving:
-                fail(asking.permit, error)
-            for _, done in batch.ended + self._next.ended:
-                fail(done, error)
+            batch.fail(error)
+            self._next.fail(error)
             self._next.asking.clear()
         if self._waiting or batch.lining or self._next.lining:
             logger.warning("celery_throttle: waiting for permits, trying again: %s", error)

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from celery_throttle.core.json_text import quote, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_throttle.core.facts import Facts, Result
+    from celery_throttle.core.facts import Facts
 
-__all__ = ["Arrival", "Back", "Delivery", "Ended", "Exchange", "Succession"]
-
-
-_BEGAN = ',"began":true'
+__all__ = ["Arrival", "Change", "Delivery", "Exchange"]
 
 
 @lru_cache(maxsize=64)
 def _written(queues: tuple[str, ...]) -> str:
     return write(queues)
-
-
-def _attempt(number: int) -> str:
-    return f',"attempt":{number}' if number else ""
 
 
 class Delivery(NamedTuple):
@@ -37,7 +30,7 @@ class Delivery(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A task that asks for its permits, holds them, or has to be parked.
+    """A task that asks for its permits, holds them, has to be parked, or goes back in line.
 
     Attributes:
         task: the id of the task.
@@ -46,13 +39,14 @@ class Arrival(NamedTuple):
         attempt: grows with each message of this task id: a retry, or a message of `replace`.
         lock: the request for the identity lock, JSON as in claims.lua; "" if the task has none.
         nonce: identifies this delivery.
-        message: the message of a task to park.
+        message: the message of a task to park, or one that goes back; b"" if the task asks to start.
         turn: the turn of a task to park among the others, as in fair_queueing.lua.
         wait_ms: how long a task to park may wait, in ms.
         outside: whether the holder is a process outside of tasks.
         age: seconds since a task to park arrived.
         unacked: whether the broker keeps the message of a parked task until ``acked`` reports the acknowledgement.
         code: the code of the task's name, as in task_codes.py; "" where one of the limits gives the name.
+        pause: of a started task that goes back: for how many seconds nothing starts, and on which buckets, as needs.
     """
 
     task: str
@@ -68,6 +62,7 @@ class Arrival(NamedTuple):
     age: float = 0.0
     unacked: bool = False
     code: str = ""
+    pause: tuple[float, str] | None = None
 
     @property
     def row(self) -> str:
@@ -75,68 +70,58 @@ class Arrival(NamedTuple):
         more = f',"lock":{self.lock}' if self.lock else ""
         if self.code:
             more += f',"code":"{self.code}"'
-        if self.age:
-            more += f',"age_ms":{self.age * 1000:.1f}'
         if self.unacked:
             more += ',"unacked":true'
-        if self.turn is not None or self.wait_ms is not None or self.outside:
-            given = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
-            more += "," + write({name: value for name, value in given.items() if value is not None})[1:-1]
+        if self.message:
+            more += self._about_message
         return (
             f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","needs":{quote(self.needs)},'
             f'"queue":{quote(self.queue)},"attempt":{self.attempt}{more}}}'
         )
 
+    @property
+    def _about_message(self) -> str:
+        more = f',"message":1,"age_ms":{self.age * 1000:.1f}'
+        if self.pause is not None:
+            seconds, about = self.pause
+            more += f',"pause_ms":{round(seconds * 1000)},"about":{quote(about)}'
+        if self.turn is not None or self.wait_ms is not None or self.outside:
+            given = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
+            more += "," + write({name: value for name, value in given.items() if value is not None})[1:-1]
+        return more
 
-class Ended(NamedTuple):
-    """A run that has ended; ``needs``: the permits that the run held, where known."""
 
+class Change(NamedTuple):
+    """What became of a delivery since the last call.
+
+    Attributes:
+        event: ``began``, ``unacked``, ``acked``, ``ended`` or ``passed``, as in exchange.lua.
+        task: the id of the task.
+        attempt: the attempt of the delivery.
+        nonce: identifies the delivery.
+        facts: how the run ended, if it did.
+        needs: the permits that an ended run held, where known.
+        to: the task that started with the permit of a run that ended, in the same worker.
+    """
+
+    event: Literal["began", "unacked", "acked", "ended", "passed"]
     task: str
+    attempt: int
     nonce: str
-    facts: Facts
-    attempt: int = 0
+    facts: Facts | None = None
     needs: str = ""
+    to: Arrival | None = None
 
     @property
     def row(self) -> str:
         """The JSON for exchange.lua."""
-        began, message, result = self.facts
-        more = (_BEGAN if began else "") + _attempt(self.attempt)
-        return (
-            f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","message":"{message.value}",'
-            f'"result":"{result.value}"{more}}}'
-        )
-
-
-class Succession(NamedTuple):
-    """A run that has ended, and the task that started with its permit in the same worker."""
-
-    task: str
-    nonce: str
-    result: Result
-    to: Arrival
-    attempt: int = 0
-
-    @property
-    def row(self) -> str:
-        """The JSON for exchange.lua."""
-        return (
-            f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","message":"nobody",'
-            f'"result":"{self.result.value}"{_attempt(self.attempt)},"to":{self.to.row}}}'
-        )
-
-
-class Back(NamedTuple):
-    """A started task that raised RateLimited: the bucket `about` starts nothing for ``pause`` seconds."""
-
-    arrival: Arrival
-    pause: float
-    about: str
-
-    @property
-    def row(self) -> str:
-        """The JSON for exchange.lua, without the message."""
-        return f'{self.arrival.row[:-1]},"pause_ms":{round(self.pause * 1000)},"about":{quote(self.about)}}}'
+        more = ""
+        if self.facts is not None:
+            began, message, result = self.facts
+            more = f',"{message.value}","{result.value}",{"true" if began else "false"}'
+            if self.to is not None:
+                more += f",{self.to.row}"
+        return f'["{self.event}",{quote(self.task)},{self.attempt},"{self.nonce}"{more}]'
 
 
 @dataclass
@@ -144,40 +129,38 @@ class Exchange:
     """All requests and reports of a worker in one call; see exchange.lua.
 
     Attributes:
+        slots: how many parked tasks the worker takes.
         clock: the time of the call on the worker's clock; 0: not sent.
         errors: how often the worker lost the store, or the store refused a call.
+        arrived: tasks that ask to start, that are to be parked, or that go back in line, in this order.
+        changed: what became of deliveries, in the order in which it happened.
+        gone: tasks that will not run: the reason, and its parts as in exchange.lua.
     """
 
     slots: int = 0
     clock: float = 0.0
     errors: int = 0
-    ended: list[Ended] = field(default_factory=list)
-    passed: list[Succession] = field(default_factory=list)
-    began: list[tuple[str, str]] = field(default_factory=list)
-    unacked: list[Delivery] = field(default_factory=list)
-    acked: list[Delivery] = field(default_factory=list)
-    revoked: list[str] = field(default_factory=list)
-    never: list[tuple[str, str, str]] = field(default_factory=list)
-    unread: list[tuple[str, str]] = field(default_factory=list)
-    asked: list[Arrival] = field(default_factory=list)
-    parked: list[Arrival] = field(default_factory=list)
-    back: list[Back] = field(default_factory=list)
+    arrived: list[Arrival] = field(default_factory=list)
+    changed: list[Change] = field(default_factory=list)
+    gone: list[tuple[str, ...]] = field(default_factory=list)
 
     def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "") -> str:
         """Return the call as JSON, without the messages."""
-        parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}']
+        text = f'{{"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}'
         if birth:
-            parts.append(f'"birth":"{birth}"')
+            text += f',"birth":"{birth}"'
         if self.clock:
-            parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
+            text += f',"clock_ms":{self.clock * 1000:.1f}'
         if self.errors:
-            parts.append(f'"errors":{self.errors}')
-        objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
-        parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
-        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never", "unread"))
-        parts += [f'"{name}":{write(rows)}' for name, rows in arrays if rows]
-        return "{" + ",".join(parts) + "}"
+            text += f',"errors":{self.errors}'
+        if self.arrived:
+            text += f',"arrived":[{",".join([each.row for each in self.arrived])}]'
+        if self.changed:
+            text += f',"changed":[{",".join([each.row for each in self.changed])}]'
+        if self.gone:
+            text += f',"gone":{write(self.gone)}'
+        return text + "}"
 
     def messages(self) -> list[bytes]:
-        """Return the messages of the tasks to park, then those of the tasks that go back."""
-        return [each.message for each in self.parked] + [each.arrival.message for each in self.back]
+        """Return the messages of the arrived tasks that have one."""
+        return [each.message for each in self.arrived if each.message]

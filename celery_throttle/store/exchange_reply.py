@@ -16,7 +16,6 @@ __all__ = [
     "Grant",
     "LockState",
     "Overtaken",
-    "ParkAnswer",
     "Reply",
     "SavedAnswer",
     "Unread",
@@ -39,12 +38,14 @@ class Overtaken(Exception):
 
 
 class Answer(IntEnum):
-    """The answer to a task that asked for its permits; a higher number: granted, with this fencing token."""
+    """The answer to a task that arrived; a higher number: it starts, with this fencing token."""
 
     MUST_PARK = 0
     GRANTED = 1
-    KNOWN = 2
+    PARKED = 2  #: now, or before
     HAS_RUN = 3
+    CROWDED = 4  #: not parked, because its line is full
+    SENT_BACK = 5
 
 
 class SavedAnswer(IntEnum):
@@ -53,14 +54,6 @@ class SavedAnswer(IntEnum):
     LOST = 0
     THERE = 1
     DONE = 2
-
-
-class ParkAnswer(IntEnum):
-    """The answer to a task that was to be parked."""
-
-    CROWDED = 0
-    PARKED = 1
-    HAS_RUN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +118,7 @@ class Reply:
     """The answer to an exchange.
 
     Attributes:
-        asked: for each task that asked: an `Answer`, or its fencing token.
-        parked: for each task to park: a `ParkAnswer`.
+        arrived: for each task that arrived: an `Answer`, or its fencing token.
         grants: the parked tasks to start.
         unread: the parked tasks that the store granted, and whose records this worker cannot read.
         wait: seconds until the next call is due, 0 if none is.
@@ -138,8 +130,7 @@ class Reply:
         reclaimed: the lost holders that were cleared.
     """
 
-    asked: tuple[int, ...]
-    parked: tuple[int, ...]
+    arrived: tuple[int, ...]
     grants: tuple[Grant, ...]
     unread: tuple[Unread, ...]
     wait: float
@@ -198,11 +189,10 @@ def read_exchanged(raw: Any) -> Reply | None:
 def _exchanged(raw: Any) -> Reply | None:
     if raw[0] == b"declare":
         return None
-    _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints, reclaimed = raw
+    _number, arrived, grants, wait_ms, more, closed, opened, withdrawn, hints, reclaimed = raw
     granted, unread = _grants(grants)
     return Reply(
-        tuple(map(int, asked)),
-        tuple(map(ParkAnswer, parked)),
+        tuple(map(int, arrived)),
         granted,
         unread,
         wait_ms / 1000,

@@ -127,7 +127,8 @@ class Admission:
             self._running.execute(run)
         else:
             self._held.hold(run, State.ASKING)
-            calls.outbox.asked.append(run)
+            run.parcel = b""
+            calls.outbox.arrived.append(run)
 
     def _has_to_wait(self, run: Run) -> bool:
         return self._closed.keep_waiting(run) and not run.asks
@@ -154,7 +155,7 @@ class Admission:
             run.needs = expiring(run.needs, run.request)
         self._held.hold(run, State.PARKING)
         run.asks = False
-        self._groups[run.group].outbox.parked.append(run)
+        self._groups[run.group].outbox.arrived.append(run)
 
     def close(self, bucket: str, calls: Calls) -> None:
         """Close a bucket that has a line or no room: park the runs that wait here for it, and pass no permit on."""

@@ -122,7 +122,7 @@ class Running:
         """Have the store drop the message of a task that is acknowledged early, because it begins."""
         if not run.reported_begun:
             run.reported_begun = True
-            self._groups[run.group].outbox.began(run.request.id, run.nonce)
+            self._groups[run.group].outbox.began(run.delivery)
 
     def _over(self, run: Run) -> None:
         """Remove a run that the pool does not have any more."""
@@ -183,7 +183,8 @@ class Running:
         outbox = self._groups[run.group].outbox
         outbox.settle(permit)
         permit.go_back()
-        outbox.back.append((run, pause, about))
+        run.pause = pause, about
+        outbox.arrived.append(run)
 
     def _fail_over(self, run: Run, error: Exception) -> None:
         if run.needs.text:

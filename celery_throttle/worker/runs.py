@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
-from celery_throttle.store.exchange import Arrival, Delivery, Succession
+from celery_throttle.store.exchange import Arrival, Change, Delivery
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import header_of
 
@@ -83,16 +83,17 @@ class Permit:
         """Give the permit to another run."""
         self.run = run
 
-    def succession(self) -> Succession | None:
+    def passed(self) -> Change | None:
         """Return the row that gives the store the new holder if the permit was passed on, else None.
 
         Afterwards ``holder`` is the new one.
         """
         if self.run is None or self.result is None:
             return None
-        succession = Succession(self.holder.task, self.holder.nonce, self.result, self.run.arrival, self.holder.attempt)
-        self.holder, self.result = succession.to, None
-        return succession
+        before, to = self.holder, self.run.arrival
+        facts = Facts(began=True, message=Message.NOBODY, result=self.result)
+        self.holder, self.result = to, None
+        return Change("passed", before.task, before.attempt, before.nonce, facts, to=to)
 
     def go_back(self) -> None:
         """Note that a call puts the run's task back in line."""
@@ -127,7 +128,8 @@ class Run:
         requeue: whether the task was rejected to be delivered again.
         refusals: how often it could not be parked, because of ``max_parked``.
         waited: how many seconds it waited in line.
-        parcel: its message as it is parked; b"" until then.
+        parcel: its message, if it is to be parked or goes back in line; else b"".
+        pause: if it goes back in line: for how many seconds nothing starts, and on which buckets, as needs.
     """
 
     __slots__ = (
@@ -143,6 +145,7 @@ class Run:
         "needs",
         "nonce",
         "parcel",
+        "pause",
         "permit",
         "queue",
         "refusals",
@@ -178,6 +181,7 @@ class Run:
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
+        self.pause: tuple[float, str] | None = None
 
     @property
     def guarded(self) -> bool:
@@ -205,11 +209,12 @@ class Run:
             self.needs.wait_ms,
             unacked=self.keeps and self.at_broker,
             code=self.code,
+            pause=self.pause,
         )
 
-    def parked_at(self, now: float) -> Arrival:
-        """Return the row of a run that is to be parked, with the seconds since it came."""
-        return self.arrival._replace(age=now - self.came)
+    def arrived_at(self, now: float) -> Arrival:
+        """Return the row of a run that asks, is to be parked or goes back; in the last two with the seconds here."""
+        return self.arrival._replace(age=now - self.came) if self.parcel else self.arrival
 
     @property
     def delivery(self) -> Delivery:

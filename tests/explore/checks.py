@@ -78,7 +78,7 @@ def _check_ghosts(world: World, store: Snapshot) -> None:
 
 def _knows(world: World, worker: Worker, nonce: str) -> bool:
     told = {permit.told.nonce for permit in (*worker.permits.values(), *worker.spare.values())}
-    told |= {row.nonce for row in worker.say.ended} | {row.nonce for row in worker.say.passed}
+    told |= {row.nonce for row in worker.say.changed if row.event in ("ended", "passed")}
     sent = worker.sent
     if nonce in told or (sent and nonce.encode() in sent.packed):
         return True
@@ -108,7 +108,7 @@ def _is_somewhere(world: World, task: str, store: Snapshot) -> bool:
     if task in store.records or _is_at_broker_or_worker(world, task):
         return True
     for worker in world.alive:
-        said = [row.task for row in worker.say.ended] + [row[1] for row in worker.say.never]
+        said = [row.task for row in worker.say.ended] + [row[1] for row in worker.say.gone if row[0] == "never"]
         if task in said or (worker.sent and task.encode() in worker.sent.packed):
             return True
     return any(task.encode() in packed for _, packed, _ in world.state.strays)

@@ -10,7 +10,7 @@ DEFECTS = {
     Defect("a lock is not given back", "    drop_lock(identity)\n", ""): "once/2",
     Defect(
         "a renewal brings back what has ended",
-        "if load_worker(id_of(report.worker)).number > report.number then return LATER end",
+        " or load_worker(id_of(report.worker)).number > report.number",
     ): "plain/2:late-renewal",
     Defect(
         "a call of a connection that is gone counts",

@@ -87,7 +87,7 @@ def _looking(world: World, place: int, worker: Worker) -> Iterator[str]:
     something = known or ended or content.get("ready") or content.get("due")
     if world.free_slots(place) > 0 and not worker.leaving and waits and something:
         yield f"look {place}"
-    elif (worker.spare or worker.passed or worker.say.began) and not worker.say.ended:
+    elif (worker.spare or worker.passed or worker.say.changed) and not worker.say.urgent:
         yield f"say {place}"
 
 

@@ -69,7 +69,7 @@ def _publish(world: World, number: str) -> None:
 def _revoked(world: World, task: int) -> None:
     world.state.books[task].revoked = True
     for worker in world.alive:
-        worker.say.revoked.append(f"t{task}")
+        worker.say.gone.append(("revoked", f"t{task}"))
 
 
 def _revoke(world: World, task: str) -> None:
@@ -122,7 +122,7 @@ _RENEWED, _PUT_BACK, _LOST = 1, 2, 0
 
 
 def _renewed(world: World, nonces: list[str], raw: list[list[list[int]]]) -> None:
-    for nonce, answer in zip(nonces, [answer for held, _ in raw for answer in held], strict=True):
+    for nonce, answer in zip(nonces, [answer for held, *_ in raw for answer in held], strict=True):
         if answer in (_RENEWED, _PUT_BACK):
             world.state.lapsed.discard(nonce)
         elif answer == _LOST:
@@ -154,7 +154,7 @@ def _stray(world: World) -> None:
         _withdrawn_unheard(world, [task.decode() for task, _ in raw[_WITHDRAWN]])
 
 
-_WITHDRAWN = 8
+_WITHDRAWN = 7
 
 
 def _withdrawn_unheard(world: World, tasks: list[str]) -> None:
@@ -189,19 +189,23 @@ def _kill(world: World, place: str, how: str) -> None:
 def _broker_lost(world: World, place: str) -> None:
     world.spend("broker")
     worker, say = world.worker(int(place)), world.worker(int(place)).say
-    gone = {copy.number for copy in world.take_back(int(place))}
+    gone, undecided = {copy.number for copy in world.take_back(int(place))}, _undecided(worker)
     for nonce, run in list(worker.runs.items()):
         if run.copy not in gone:
             continue
         if run.state == "running":
             world.state.books[run.task].credit += 1
-        elif nonce in (*say.asked, *say.parked):
+        elif nonce in undecided:
             del worker.runs[nonce]
         elif run.state in ("asking", "parking"):
             run.state = "gone"
-    say.asked = [nonce for nonce in say.asked if nonce in worker.runs]
-    say.parked = [nonce for nonce in say.parked if nonce in worker.runs]
+    say.arrived = [nonce for nonce in say.arrived if nonce in worker.runs]
     worker.epoch += 1
+
+
+def _undecided(worker: Worker) -> list[str]:
+    """Return the runs that ask to start, or are to be parked, with the next call."""
+    return [nonce for nonce in worker.say.arrived if worker.runs[nonce].state != "back"]
 
 
 def _stop(world: World, place: str) -> None:
@@ -209,9 +213,9 @@ def _stop(world: World, place: str) -> None:
     worker = world.worker(int(place))
     worker.leaving = True
     workers.end_spare(worker)
-    for nonce in worker.say.asked + worker.say.parked:
+    for nonce in _undecided(worker):
         del worker.runs[nonce]
-    worker.say.asked, worker.say.parked = [], []
+    worker.say.arrived = [nonce for nonce in worker.say.arrived if nonce in worker.runs]
     for run in worker.runs.values():
         if run.state in ("asking", "parking"):
             run.state = "gone"
@@ -243,7 +247,7 @@ def _lapse(world: World, task: str) -> None:
     state.books[int(task[1:])].credit += 1
     for worker in world.alive:
         sent = worker.sent
-        if sent and sent.reply and nonce in (*sent.asked, *(grant.nonce for grant in sent.reply.grants)):
+        if sent and sent.reply and nonce in (*sent.arrived, *(grant.nonce for grant in sent.reply.grants)):
             sent.late += 1
 
 

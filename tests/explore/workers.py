@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import Back, Delivery, Ended, Exchange, Succession
+from celery_throttle.store.exchange import Change, Exchange
 from celery_throttle.store.exchange_reply import Answer, read_exchanged
 from celery_throttle.store.identity_locks import TAKEN, read_claimed
 from tests.explore import rules
@@ -18,6 +18,7 @@ from tests.explore.store import CALLS
 from tests.explore.world import Permit, Run, Sent, Violation, World, number_of
 
 if TYPE_CHECKING:
+    from celery_throttle.store.exchange import Arrival
     from celery_throttle.store.exchange_reply import Grant, Reply
     from tests.explore.world import Copy, Worker
 
@@ -43,14 +44,14 @@ def deliver(world: World, place: int, copy: Copy) -> None:
     worker.runs[nonce] = run
     if not worker.closed.isdisjoint(task.buckets):
         run.state = "parking"
-        worker.say.parked.append(nonce)
+        worker.say.arrived.append(nonce)
     elif world.config.passes_on and worker.spare and not run.redelivered and not run.lock:
         worker.permits[nonce] = worker.spare.popitem()[1]
         worker.passed.append(nonce)
         _begin(world, worker, run)
     else:
         run.state = "asking"
-        worker.say.asked.append(nonce)
+        worker.say.arrived.append(nonce)
 
 
 def pump(world: World, place: int) -> None:
@@ -70,29 +71,24 @@ def send(world: World, place: int) -> None:
     slots = 0 if worker.leaving else max(world.free_slots(place), 0)
     said, queue = worker.say, world.config.queues[place]
     over = {row.nonce for row in said.ended}
+    unacked = [Change("unacked", *which, nonce) for nonce, which in said.unacked.items()]
     row = Exchange(
         slots=slots,
-        ended=said.ended,
-        passed=said.passed,
-        began=[each for each in said.began if each[1] not in over],
-        unacked=[Delivery(*which, nonce) for nonce, which in said.unacked.items()],
-        revoked=said.revoked,
-        never=said.never,
-        asked=[world.arrival(worker.runs[nonce]) for nonce in said.asked],
-        parked=[world.arrival(run, _parcel(run)) for run in map(worker.runs.__getitem__, said.parked)],
-        back=[
-            Back(world.arrival(run, _parcel(run)), 1.0, world.task(run).needs)
-            for run in map(worker.runs.__getitem__, said.back)
-        ],
+        arrived=[_arrival(world, worker.runs[nonce]) for nonce in said.arrived],
+        changed=[row for row in said.changed if row.event != "began" or row.nonce not in over] + unacked,
+        gone=said.gone,
     )
     packed = CALLS.exchange(worker.name, worker.call, (queue,), row, world.state.birth).packed()
-    worker.sent = Sent(packed, said.asked, said.parked, said.back)
+    worker.sent = Sent(packed, said.arrived)
     worker.say = type(said)()
     worker.offered = slots
 
 
-def _parcel(run: Run) -> bytes:
-    return b"%d" % run.redelivered
+def _arrival(world: World, run: Run) -> Arrival:
+    if run.state == "asking":
+        return world.arrival(run)
+    arrival = world.arrival(run, b"%d" % run.redelivered)
+    return arrival._replace(pause=(1.0, world.task(run).needs)) if run.state == "back" else arrival
 
 
 def carry_out(world: World, place: int) -> None:
@@ -112,7 +108,7 @@ def carry_out(world: World, place: int) -> None:
 
 def granted_by(sent: Sent, reply: Reply) -> list[str]:
     """Return the nonces that got permits, or have them still."""
-    asked = [nonce for nonce, answer in zip(sent.asked, reply.asked, strict=True) if _is_granted(answer)]
+    asked = [nonce for nonce, answer in zip(sent.arrived, reply.arrived, strict=True) if _is_granted(answer)]
     return [grant.nonce for grant in reply.grants] + asked
 
 
@@ -131,13 +127,10 @@ def hear(world: World, place: int) -> None:
         sent.carried, sent.late, sent.reply = False, 0, None
         return
     worker.sent, worker.offered = None, 0
-    for nonce, answer in zip(sent.asked, reply.asked, strict=True):
+    for nonce, answer in zip(sent.arrived, reply.arrived, strict=True):
+        if answer == Answer.SENT_BACK:
+            worker.permits.pop(nonce, None)
         _answered(world, worker, worker.runs[nonce], answer)
-    for nonce in sent.parked:
-        _parked(world, worker, worker.runs[nonce])
-    for nonce in sent.back:
-        worker.permits.pop(nonce, None)
-        _parked(world, worker, worker.runs[nonce])
     for grant in reply.grants:
         _resumed(world, worker, grant)
     for each in reply.withdrawn:
@@ -154,14 +147,14 @@ def _answered(world: World, worker: Worker, run: Run, answer: int) -> None:
     if answer == Answer.MUST_PARK:
         if wanted:
             run.state = "parking"
-            worker.say.parked.append(run.nonce)
+            worker.say.arrived.append(run.nonce)
         else:
             del worker.runs[run.nonce]
     elif not _is_granted(answer):
         _parked(world, worker, run)
     elif not wanted:
         facts = _facts(worker, run, Result.NOTHING, began=False)
-        worker.say.ended.append(Ended(run.task_id, run.nonce, facts, run.attempt))
+        worker.say.changed.append(Change("ended", run.task_id, run.attempt, run.nonce, facts))
         del worker.runs[run.nonce]
     else:
         if answer != Answer.GRANTED:
@@ -189,7 +182,7 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
     book = world.state.books[task]
     if worker.leaving:
         facts = Facts(began=False, message=Message.PLACE)
-        worker.say.ended.append(Ended(grant.task, grant.nonce, facts, grant.attempt))
+        worker.say.changed.append(Change("ended", grant.task, grant.attempt, grant.nonce, facts))
         return
     again = grant.deliveries > 0 or grant.message == b"1"
     run = Run(task, grant.attempt, grant.nonce, lock.spec if lock else "", None, None, worker.epoch, redelivered=again)
@@ -220,7 +213,7 @@ def _begin(world: World, worker: Worker, run: Run) -> None:
     run.state = "running"
     if not world.task(run).late:
         if run.stored:
-            worker.say.began.append((run.task_id, run.nonce))
+            worker.say.changed.append(Change("began", run.task_id, run.attempt, run.nonce))
         else:
             world.acknowledge(worker, run)
         run.acked = True
@@ -240,7 +233,7 @@ def end(world: World, place: int, nonce: str, outcome: str) -> None:
         book.credit += 1
         run.state = "back"
         _settle(world, worker, nonce)
-        worker.say.back.append(nonce)
+        worker.say.arrived.append(nonce)
         return
     run.state = "gone"
     if outcome == "retry":
@@ -293,7 +286,7 @@ def _over(world: World, worker: Worker, run: Run, facts: Facts) -> None:
     _settle(world, worker, run.nonce)
     worker.permits.pop(run.nonce, None)
     worker.runs.pop(run.nonce, None)
-    worker.say.ended.append(Ended(run.task_id, run.nonce, facts, run.attempt))
+    worker.say.changed.append(Change("ended", run.task_id, run.attempt, run.nonce, facts))
 
 
 def _settle(world: World, worker: Worker, nonce: str) -> None:
@@ -302,7 +295,8 @@ def _settle(world: World, worker: Worker, nonce: str) -> None:
         worker.passed.remove(nonce)
         permit = worker.permits[nonce]
         told, to = permit.told, world.arrival(worker.runs[nonce])
-        worker.say.passed.append(Succession(told.task, told.nonce, Result(permit.result), to, told.attempt))
+        facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
+        worker.say.changed.append(Change("passed", told.task, told.attempt, told.nonce, facts, to=to))
         worker.permits[nonce] = Permit(to)
 
 
@@ -311,7 +305,7 @@ def end_spare(worker: Worker) -> None:
     for permit in worker.spare.values():
         told = permit.told
         facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
-        worker.say.ended.append(Ended(told.task, told.nonce, facts, told.attempt))
+        worker.say.changed.append(Change("ended", told.task, told.attempt, told.nonce, facts))
     worker.spare = {}
 
 
@@ -328,7 +322,7 @@ def _never(world: World, worker: Worker, task: int) -> None:
     """Celery announces that a task was revoked, so the gate learns that it never runs."""
     if world.config.tasks[task].dedup:
         plan = world.plan(task, world.state.books[task].header)
-        worker.say.never.append((plan.identity, f"t{task}", plan.first))
+        worker.say.gone.append(("never", f"t{task}", plan.identity, plan.first))
 
 
 def renewal(worker: Worker) -> tuple[list[bytes], list[str]]:

@@ -16,7 +16,7 @@ from tests.explore.worlds import IDENTITY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_throttle.store.exchange import Ended, Succession
+    from celery_throttle.store.exchange import Change
     from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from tests.explore.worlds import Config, Task
@@ -101,9 +101,7 @@ class Sent:
     """
 
     packed: bytes
-    asked: list[str]
-    parked: list[str]
-    back: list[str]
+    arrived: list[str]
     carried: bool = False
     late: int = 0
     reply: Reply | None = None
@@ -113,19 +111,18 @@ class Sent:
 class Message:
     """The rows that a worker sends with its next call, by nonce or row."""
 
-    ended: list[Ended] = field(default_factory=list)
-    passed: list[Succession] = field(default_factory=list)
-    began: list[tuple[str, str]] = field(default_factory=list)
+    arrived: list[str] = field(default_factory=list)
+    changed: list[Change] = field(default_factory=list)
     unacked: dict[str, tuple[str, int]] = field(default_factory=dict)
-    revoked: list[str] = field(default_factory=list)
-    never: list[tuple[str, str, str]] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    parked: list[str] = field(default_factory=list)
-    back: list[str] = field(default_factory=list)
+    gone: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def ended(self) -> list[Change]:
+        return [row for row in self.changed if row.event == "ended"]
 
     @property
     def urgent(self) -> bool:
-        return any((self.ended, self.unacked, self.revoked, self.never, self.asked, self.parked, self.back))
+        return bool(self.unacked or self.gone or self.arrived or self.ended)
 
 
 @dataclass(slots=True)
@@ -366,11 +363,11 @@ def _signature(worker: Worker | None) -> tuple[Any, ...]:
     if worker is None:
         return ()
     sent, say = worker.sent, worker.say
-    lists = (worker.permits, worker.spare, worker.passed, say.ended, say.passed, say.began, say.unacked, say.revoked)
+    lists = (worker.permits, worker.spare, worker.passed, say.unacked, say.arrived)
     runs = sorted((run.task, run.attempt, run.state, run.stored) for run in worker.runs.values())
     call = (1 + sent.carried, sent.late) if sent else (0, 0)
-    more = (say.never, say.asked, say.parked, say.back)
-    counts = [len(each) for each in (*lists, *more)]
+    events = (*(row.event for row in say.changed), *(why for why, *_ in say.gone))
+    counts = [*(len(each) for each in lists), *events]
     return (worker.leaving, call, worker.offered, worker.renewal is None, sorted(worker.closed), counts, runs)
 
 
@@ -387,7 +384,7 @@ def _text_of(worker: Worker | None, copies: dict[int, int]) -> str:
     call: tuple[Any, ...] = ()
     if (sent := worker.sent) is not None:
         said = sent.packed.partition(b',"slots"')[2]
-        call = (said, sent.carried, sent.late, sent.asked, sent.parked, sent.back, sent.reply)
+        call = (said, sent.carried, sent.late, sent.arrived, sent.reply)
     renewal: tuple[Any, ...] = ()
     if worker.renewal is not None:
         _, nonces, number = worker.renewal

@@ -11,6 +11,7 @@ from kombu.message import Message
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.history import Counted
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
@@ -76,9 +77,9 @@ class Town:
         worker = self.workers[which]
         arrival = worker.arrival(task, what, **options)
         reply = worker.exchange(asked=[arrival])
-        if reply.asked[0] > 3:
+        if reply.asked[0] > max(Answer):
             arrival = arrival._replace(lock=fenced(options["lock"], reply.asked[0])[0])
-        assert reply.asked[0] == 1 or reply.asked[0] > 3, (task, reply.asked)
+        assert reply.asked[0] == 1 or reply.asked[0] > max(Answer), (task, reply.asked)
         self.held[which][task] = arrival
 
     def _put(self, which: int, task: str, what: Any, **options: Any) -> None:

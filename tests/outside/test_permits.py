@@ -20,6 +20,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
+from celery_throttle.permits.line import Batch
 from celery_throttle.permits.outside import Outside
 from celery_throttle.permits.registry import outside_of
 from celery_throttle.tasks.publish import HEADER
@@ -240,15 +241,15 @@ def test_collected_permit_is_given_back(
     gc.disable()
     try:
         gone = weakref.ref(somebody(gpu, app))
-        end = Outside._end
+        end = Batch.end
 
         def collect(*args: Any) -> Future[None]:
-            monkeypatch.setattr(Outside, "_end", end)
+            monkeypatch.setattr(Batch, "end", end)
             assert gone() is not None
             gc.collect()
             return end(*args)
 
-        monkeypatch.setattr(Outside, "_end", collect)
+        monkeypatch.setattr(Batch, "end", collect)
         other = threading.Thread(target=lambda: Limit("other", 1).acquire(app=app).release(), daemon=True)
         other.start()
         until(lambda: not other.is_alive())

@@ -518,20 +518,20 @@ class Worker:
 
     def knows_alone(self, tag: int) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
-        passed = [each.to.nonce for batch in self._under_way for each in batch.exchange.passed]
-        passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
+        passed = [each.to.nonce for batch in self._under_way for each in batch.exchange.changed if each.to]
+        passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._changed if each.to]
         runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
         return any(run.permit and (run.permit.holder.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
     def parking(self) -> list[tuple[str, int]]:
         """Task ids and attempts that it would have parked, or sent back, with the call that is not answered yet."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in (*batch.parked, *batch.back)]
+        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
 
     @property
     def asking(self) -> list[tuple[str, int]]:
         """The same of those that it would have started: they may be parked already."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.asked]
+        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]
 
     @property
     def saving(self) -> list[tuple[str, int]]:

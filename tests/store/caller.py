@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_throttle.core.facts import Facts, Message, Result
@@ -11,8 +11,8 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Back, Delivery, Ended, Exchange
-from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, read_exchanged
+from celery_throttle.store.exchange import Arrival, Change, Delivery, Exchange
+from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, read_exchanged
 from celery_throttle.store.reading import text
 from celery_throttle.store.scripts import execute
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.store.exchange_reply import Reply, Withdrawn
+    from celery_throttle.store.exchange_reply import Withdrawn
     from celery_throttle.store.scripts import Call
 
 KEYS = Keys("test")
@@ -63,12 +63,74 @@ def needs_of(what: What) -> Needs:
     return what if isinstance(what, Needs) else Policy((what,)).needs({"keys": {what.name: "k"}, "fair": ["w", 1]})
 
 
-def ended(run: Arrival | Grant, how: str | Facts = "done") -> Ended:
+@dataclass
+class Rows:
+    """The rows of a call, each kind by itself."""
+
+    slots: int = 0
+    errors: int = 0
+    clock: float = 0.0
+    passed: list[Change] = field(default_factory=list)
+    ended: list[Change] = field(default_factory=list)
+    began: list[tuple[str, str]] = field(default_factory=list)
+    unacked: list[Delivery] = field(default_factory=list)
+    acked: list[Delivery] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+    never: list[tuple[str, str, str]] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+    asked: list[Arrival] = field(default_factory=list)
+    parked: list[Arrival] = field(default_factory=list)
+    back: list[Arrival] = field(default_factory=list)
+
+    @property
+    def exchange(self) -> Exchange:
+        """The rows as a worker sends them: those that ask first, without their messages."""
+        return Exchange(
+            slots=self.slots,
+            errors=self.errors,
+            clock=self.clock,
+            arrived=[*(each._replace(message=b"") for each in self.asked), *self.parked, *self.back],
+            changed=[
+                *self.passed,
+                *self.ended,
+                *(Change("began", task, 0, nonce) for task, nonce in self.began),
+                *(Change("unacked", *each) for each in self.unacked),
+                *(Change("acked", *each) for each in self.acked),
+            ],
+            gone=[
+                *(("unread", task, why) for task, why in self.unread),
+                *(("revoked", task) for task in self.revoked),
+                *(("never", task, identity, first) for identity, task, first in self.never),
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class Heard(Reply):
+    """A reply, with the answers to each kind of rows."""
+
+    asked: tuple[int, ...] = ()
+    parked: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, reply: Reply, rows: Rows) -> Heard:
+        asked = len(rows.asked)
+        parked = reply.arrived[asked : asked + len(rows.parked)]
+        parts: Any = {each.name: getattr(reply, each.name) for each in fields(Reply)}
+        return cls(**parts, asked=reply.arrived[:asked], parked=parked)
+
+
+def passed(task: str, nonce: str, result: Result, to: Arrival, attempt: int = 0) -> Change:
+    """Return the row about a run that has ended, whose permit another task has."""
+    return Change("passed", task, attempt, nonce, Facts(True, Message.NOBODY, result), to=to)
+
+
+def ended(run: Arrival | Grant, how: str | Facts = "done") -> Change:
     """Return the row about the end of a run; the message is where it came from."""
     facts = how if isinstance(how, Facts) else ENDS[how]
     if isinstance(run, Arrival) and isinstance(how, str):
         facts = _BROKERS.get(how, facts)
-    return Ended(run.task, run.nonce, facts, run.attempt)
+    return Change("ended", run.task, run.attempt, run.nonce, facts)
 
 
 def held_by(grant: Grant) -> Arrival:
@@ -84,7 +146,7 @@ class Caller:
         self.client, self.name, self.queues = client, name, queues
         self.store = Store(Keys(prefix), lease)
         self.number = 0
-        self.last: Exchange = Exchange()
+        self.last = Rows()
         self.declared: dict[str, str] = {}
         self._nonces = itertools.count(1)
         self._parcels: dict[str, Delivery] = {}
@@ -94,13 +156,13 @@ class Caller:
 
     # -- the numbered call ---------------------------------------------------------------------------------------
 
-    def say(self, said: Exchange) -> Reply:
+    def say(self, said: Rows) -> Heard:
         """The next call."""
         self.number += 1
         self.last = said
         return self.again()
 
-    def again(self, number: int | None = None) -> Reply:
+    def again(self, number: int | None = None) -> Heard:
         """The last call once more, as after a lost reply."""
         raw = self.raw(self.last, self.number if number is None else number)
         try:
@@ -112,13 +174,13 @@ class Caller:
             execute(self.client, self.store.declare("", self.declared.items()))
             return self.again(number)
         assert reply is not None
-        return reply
+        return Heard.of(reply, self.last)
 
-    def raw(self, said: Exchange, number: int) -> Any:
+    def raw(self, said: Rows, number: int) -> Any:
         return execute(self.client, self.call(said, number))
 
-    def call(self, said: Exchange, number: int) -> Call:
-        return self.store.exchange(self.name, number, self.queues, said)
+    def call(self, said: Rows, number: int) -> Call:
+        return self.store.exchange(self.name, number, self.queues, said.exchange)
 
     # -- its parts -----------------------------------------------------------------------------------------------
 
@@ -163,8 +225,8 @@ class Caller:
             self.declared |= new
             execute(self.client, self.store.declare("", new.items(), keeps=True))
 
-    def exchange(self, slots: int = 0, **said: Any) -> Reply:
-        return self.say(Exchange(slots=slots, **said))
+    def exchange(self, slots: int = 0, **said: Any) -> Heard:
+        return self.say(Rows(slots=slots, **said))
 
     def ask(self, task: str, what: What, *, attempt: int = 0, slots: int = 0) -> tuple[int, Arrival]:
         """Ask for permits: the answer, and the holder if they are granted."""
@@ -177,24 +239,24 @@ class Caller:
         assert answer == Answer.GRANTED
         return arrival
 
-    def put(self, task: str, what: What, *, slots: int = 0, **parts: Any) -> Reply:
+    def put(self, task: str, what: What, *, slots: int = 0, **parts: Any) -> Heard:
         """Set one task aside, from the first queue of this worker unless another is given."""
         return self.exchange(slots, parked=[self.parcel(task, what, **parts)])
 
-    def release(self, run: Arrival | Grant, how: str | Facts = "done", *, slots: int = 0) -> Reply:
+    def release(self, run: Arrival | Grant, how: str | Facts = "done", *, slots: int = 0) -> Heard:
         return self.exchange(slots, ended=[ended(run, how)])
 
-    def send_back(self, run: Arrival, pause: float, about: str | None = None) -> Reply:
+    def send_back(self, run: Arrival, pause: float, about: str | None = None) -> Heard:
         """Send a task back after a "slow down"; its message goes to the store."""
-        back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
-        return self.exchange(back=[back])
+        about = run.needs if about is None else about
+        return self.exchange(back=[run._replace(message=b"again", pause=(pause, about))])
 
     def saved(self, *tasks: str) -> list[int]:
         """Return the records of these tasks in the store."""
         asked = [self._parcels.get(task, Delivery(task, 0, "")) for task in tasks]
         return cast("list[int]", execute(self.client, self.store.saved(asked)))
 
-    def look(self, slots: int = 1) -> Reply:
+    def look(self, slots: int = 1) -> Heard:
         return self.exchange(slots)
 
     def look_on(self, slots: int) -> list[str]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message, Result, comes_back, second_goes_on
-from celery_throttle.store.exchange import Ended
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.exchange import Change
+from celery_throttle.store.exchange_reply import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -102,13 +102,13 @@ class Model:
 
     # -- one call ------------------------------------------------------------------------------------------------
 
-    def ended(self, row: Ended) -> Entry | None:
+    def ended(self, row: Change) -> Entry | None:
         """End a run; return its entry as it was, or None if that nonce held nothing."""
         entry = self.entries.get(row.task)
         if not entry or entry.nonce != row.nonce or not entry.nonce:
             self._ended_late(row)
             return None
-        before, facts = replace(entry), row.facts
+        before, facts = replace(entry), _facts_of(row)
         if entry.over:
             facts = self._end_over(row, entry)
         if comes_back(facts, stored=entry.message is not None) and not entry.over:
@@ -129,12 +129,12 @@ class Model:
             self._note_ran(row.task, second, comes_again=False)
         return before
 
-    def _ended_late(self, row: Ended) -> None:
+    def _ended_late(self, row: Change) -> None:
         """A run has ended that had lost its lease: if it succeeded, no copy of its task starts any more."""
-        entry, again = self.entries.get(row.task), row.facts.message is Message.BROKER
+        entry, again = self.entries.get(row.task), _facts_of(row).message is Message.BROKER
         if not again:
             self._will_not_come(row.attempt, row.task, row.nonce)
-        if row.facts.result is not Result.SUCCESS:
+        if _facts_of(row).result is not Result.SUCCESS:
             return
         if again:
             self._note_ran(row.task, Entry("", row.attempt), comes_again=True)
@@ -147,9 +147,9 @@ class Model:
             del self.entries[row.task]
             self._note_ran(row.task, entry, comes_again=again)
 
-    def _end_over(self, row: Ended, entry: Entry) -> Facts:
+    def _end_over(self, row: Change, entry: Entry) -> Facts:
         """End a run after another has succeeded: it is a success, and its expected retry is dropped."""
-        message, result = row.facts.message, row.facts.result
+        message, result = _facts_of(row).message, _facts_of(row).result
         if message is Message.LOST:
             entry.unacked.add(entry.nonce)
         elif result is Result.RETRY:
@@ -258,7 +258,7 @@ class Model:
         if entry:
             self._note(arrival.task, arrival.attempt, _delivery(worker, number, arrival))
             self._is_told(worker, arrival)
-            return Answer.KNOWN
+            return Answer.PARKED
         if (arrival.attempt, arrival.task) in self.ran:
             self._tell_that_it_ran(worker, number, arrival)
             return Answer.HAS_RUN
@@ -268,7 +268,7 @@ class Model:
         entry = self.entries.get(parcel.task)
         if (parcel.attempt, parcel.task) in self.ran:
             self._tell_that_it_ran(worker, number, parcel)
-            return ParkAnswer.HAS_RUN
+            return Answer.HAS_RUN
         delivery = _delivery(worker, number, parcel)
         if entry is None:
             self.entries[parcel.task] = replace(delivery, ticket=self._next_ticket())
@@ -288,7 +288,7 @@ class Model:
         else:
             self._note(parcel.task, parcel.attempt, delivery)
         self._is_told(worker, parcel)
-        return ParkAnswer.PARKED
+        return Answer.PARKED
 
     def resumed(self, grant: Grant) -> None:
         """Check that a parked task could be started: there was room, and no task was before it."""
@@ -344,7 +344,7 @@ class Model:
         return {task: each.second for task, each in self.entries.items() if each.second}
 
     def _reclaim(self, task: str) -> None:
-        self.ended(Ended(task, self.entries[task].nonce, _LOST))
+        self.ended(Change("ended", task, 0, self.entries[task].nonce, _LOST))
 
     def _next_ticket(self) -> int:
         self.ticket += 1
@@ -367,3 +367,8 @@ def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     ((limit, _),) = record.needs
     place = 0, record.queue, record.deliveries  # its ticket is for the caller to tell
     return Entry(limit, record.attempt, *place, message, record.nonce, record.told, record.unacked)
+
+
+def _facts_of(row: Change) -> Facts:
+    assert row.facts
+    return row.facts

@@ -50,7 +50,7 @@ def test_a_second_delivery_does_not_run_beside_the_first(worker: Caller, peer: C
 def test_a_second_delivery_of_a_parked_task_is_parked_already(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.take("t1", one)
     worker.put("t2", one)
-    assert peer.ask("t2", one)[0] == Answer.KNOWN
+    assert peer.ask("t2", one)[0] == Answer.PARKED
 
 
 def test_a_retry_of_a_parked_task_is_not_parked_already(worker: Caller, peer: Caller, one: Limit) -> None:

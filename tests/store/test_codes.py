@@ -6,9 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.exchange import Succession
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import held_by
+from tests.store.caller import held_by, passed
 from tests.store.peek import KEY
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def test_it_is_kept_until_the_end(worker: Caller, one: Limit, redis: Redis) -> N
     assert codes(redis) == {"t1": "00000001"}
 
     to = worker.arrival("t2", one)._replace(code="00000002")
-    worker.exchange(passed=[Succession(held.task, held.nonce, Result.SUCCESS, to)])
+    worker.exchange(passed=[passed(held.task, held.nonce, Result.SUCCESS, to)])
     assert codes(redis) == {"t2": "00000002"}
 
     worker.exchange(parked=[worker.parcel("t3", one)._replace(code="00000003")])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange import Exchange
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
-from tests.store.caller import ended
+from tests.store.caller import Rows, ended
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
@@ -141,7 +140,7 @@ def test_each_worker_learns_that_the_store_was_emptied(worker: Caller, peer: Cal
     before = peek(redis)
 
     def say(known: str) -> Any:
-        call = worker.store.exchange(worker.name, 9, ("q",), Exchange(1, ended=[ended(held)]), known)
+        call = worker.store.exchange(worker.name, 9, ("q",), Rows(1, ended=[ended(held)]).exchange, known)
         return execute(redis, call)
 
     assert say(birth) == [b"declare"]
@@ -183,7 +182,7 @@ def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limi
     """Its worker first has to declare its limits and the birth that it has seen."""
     held = worker.take("t1", one)
     redis.flushall()
-    said = Exchange(1, asked=[worker.arrival("t2", one)], parked=[worker.parcel("t3", one)], ended=[ended(held)])
+    said = Rows(1, asked=[worker.arrival("t2", one)], parked=[worker.parcel("t3", one)], ended=[ended(held)])
     assert worker.raw(said, 9) == [b"declare"]
     assert redis.dbsize() == 0
 

@@ -9,7 +9,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.draining import Lent
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
 from tests.store.peek import expire, peek
@@ -102,7 +102,7 @@ def test_early_delivery_of_a_drained_task_is_not_lost(
     fill(worker, 2)
     steering.borrow("t1")
     assert peer.ask("t1", ONE)[0] == Answer.MUST_PARK
-    assert peer.put("t1", ONE).parked == (ParkAnswer.PARKED,)
+    assert peer.put("t1", ONE).parked == (Answer.PARKED,)
     assert lines(redis) == {}
     assert steering.publish("t1")[1] == 1
     assert lines(redis) == {"api": ["t1"]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
@@ -107,9 +107,9 @@ def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> N
     crowd = terms(Limit("crowd", 1, max_parked=1)).same
     worker.arrive("t0", crowd)
     worker.arrive("t1", crowd)
-    assert worker.put("t2", crowd).parked == (ParkAnswer.CROWDED,)
+    assert worker.put("t2", crowd).parked == (Answer.CROWDED,)
     steering.drop("crowd")
-    assert worker.put("t2", crowd).parked == (ParkAnswer.PARKED,)
+    assert worker.put("t2", crowd).parked == (Answer.PARKED,)
 
 
 @pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
@@ -173,7 +173,7 @@ def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Red
     outside = TermsCaller(redis, "oooooooo", "~oooooooo")
     held = worker.arrive("t0", ONE)
     assert held
-    outside.put("outside:1", ONE, outside=True, wait_ms=60000, message=b"")
+    outside.put("outside:1", ONE, outside=True, wait_ms=60000, message=b"-")
     assert steering.parked_ids(API) == []
     assert steering.drop(API, "outside:1") == 0
     worker.end(held)
@@ -197,7 +197,7 @@ def test_redelivered_dropped_task_does_not_run(worker: TermsCaller, peer: TermsC
     peer.take("t0", ONE)
     worker.put("t1", ONE)
     assert steering.drop(API) == 1
-    assert peer.put("t1", ONE).parked == (ParkAnswer.HAS_RUN,)
+    assert peer.put("t1", ONE).parked == (Answer.HAS_RUN,)
     (grant,) = peer.look(4).grants
     peer.end(grant, "never")
     assert peer.ask("t1", ONE)[0] == Answer.HAS_RUN

@@ -11,9 +11,9 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.exchange import Back, Delivery, Exchange, Succession
+from celery_throttle.store.exchange import Delivery
 from celery_throttle.store.scripts import Script, execute, execute_async
-from tests.store.caller import KEYS, Caller, ended
+from tests.store.caller import KEYS, Caller, Rows, ended, passed
 from tests.store.cost import commands
 from tests.store.peek import peek
 
@@ -82,17 +82,17 @@ def test_nothing_is_written_outside_the_declared_keys(worker: Caller, one: Limit
 def test_a_call_of_fifty_of_each_is_one_that_any_server_takes(worker: Caller, two: Limit) -> None:
     """At most 3 999 arguments (ElastiCache Serverless)."""
     some = [worker.arrival(f"t{number}", two) for number in range(50)]
-    said = Exchange(
+    said = Rows(
         50,
         ended=[ended(each) for each in some],
-        passed=[Succession(each.task, each.nonce, Result.SUCCESS, each) for each in some],
+        passed=[passed(each.task, each.nonce, Result.SUCCESS, each) for each in some],
         began=[(each.task, each.nonce) for each in some],
         unacked=[Delivery(each.task, 0, each.nonce) for each in some],
         revoked=[each.task for each in some],
         never=[("i", each.task, "") for each in some],
         asked=some,
         parked=[worker.parcel(f"p{number}", two) for number in range(50)],
-        back=[Back(each, 0.0, "") for each in some],
+        back=[each._replace(pause=(0.0, "")) for each in some],
     )
     call = worker.call(said, 1)
     assert len(call.arguments) < 3999

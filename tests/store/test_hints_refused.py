@@ -43,7 +43,7 @@ def test_whole_call_takes_effect_without_hints(mute: Redis, redis: Redis, one: L
     elsewhere.put("t2", one)
     parcels = [worker.parcel(task, one) for task in ("t3", "t4")]
     reply = worker.exchange(1, ended=[ended(held)], parked=parcels)
-    assert reply.parked == (1, 1)
+    assert reply.parked == (2, 2)
     assert peek(redis).waiting("gpu") == ["t2", "t3", "t4"]
     assert started(elsewhere.look()) == ("t2",)
     assert peek(redis).hashes["workers"].keys() == {"aaaaaaaa", "bbbbbbbb"}

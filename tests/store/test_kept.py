@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle.store.exchange import Delivery
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer, SavedAnswer
+from celery_throttle.store.exchange_reply import Answer, SavedAnswer
 from tests.store.peek import KEY, peek
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, 
     peer.release(grant)
     assert ran(redis) == {"0 t"}
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
-    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert peer.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 def test_acknowledged_before_it_runs_it_leaves_no_trace(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -64,8 +64,8 @@ def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Lim
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     met = peer.arrival("t", one)
-    assert peer.exchange(asked=[met._replace(unacked=True)]).asked == (Answer.KNOWN,)
-    assert peer.put("t", one, unacked=True).parked == (ParkAnswer.PARKED,)
+    assert peer.exchange(asked=[met._replace(unacked=True)]).asked == (Answer.PARKED,)
+    assert peer.put("t", one, unacked=True).parked == (Answer.PARKED,)
     kept = [*worker.parcelled("t"), Delivery("t", 0, met.nonce), *peer.parcelled("t")]
     while kept:
         assert peek(redis).records["t"].unacked == {each.nonce for each in kept}
@@ -113,7 +113,7 @@ def test_an_attempt_that_a_retry_has_taken_the_place_of_is_over(
         worker.take("t", one, attempt=first)
         worker.put("t", one, attempt=second)
     late = 0 if second is None else 1
-    assert peer.put("t", one, attempt=late, unacked=True).parked == (ParkAnswer.PARKED,)
+    assert peer.put("t", one, attempt=late, unacked=True).parked == (Answer.PARKED,)
     assert ran(redis) == {f"{late} t"}
     peer.exchange(acked=peer.parcelled("t"))
     assert not ran(redis)
@@ -155,8 +155,8 @@ def test_delivery_that_the_broker_does_not_keep_has_no_effect(
 ) -> None:
     worker.take("first", one)
     worker.put("t", one)
-    assert peer.ask("t", one)[0] == Answer.KNOWN
-    assert peer.put("t", one).parked == (ParkAnswer.PARKED,)
+    assert peer.ask("t", one)[0] == Answer.PARKED
+    assert peer.put("t", one).parked == (Answer.PARKED,)
     assert not peek(redis).records["t"].unacked
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
-from celery_throttle.store.exchange_reply import Answer, LockState, ParkAnswer
+from celery_throttle.store.exchange_reply import Answer, LockState
 from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.caller import held_by, started
 from tests.store.lock_caller import (
@@ -223,8 +223,8 @@ def test_a_duplicate_needs_no_place_in_a_full_line(worker: LockCaller) -> None:
     full = terms(Limit("full", 1, max_parked=1)).same
     held = worker.start("t1", PLAN, full)
     worker.arrive("t2", plan_of("other"), full)
-    assert worker.put("t3", full, lock=plan_of("third").spec).parked == (ParkAnswer.CROWDED,)
-    assert worker.put("t4", full, lock=PLAN.spec).parked == (ParkAnswer.PARKED,)
+    assert worker.put("t3", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
+    assert worker.put("t4", full, lock=PLAN.spec).parked == (Answer.PARKED,)
     assert [each[:2] for each in told(worker.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
 
 
@@ -233,8 +233,8 @@ def test_a_duplicate_that_waits_makes_no_line_full(worker: LockCaller) -> None:
     worker.start("t1", PLAN, full)
     for task in ("t2", "t3"):
         worker.arrive(task, PLAN, full)
-    assert worker.put("t4", full, lock=plan_of("other").spec).parked == (ParkAnswer.PARKED,)
-    assert worker.put("t5", full, lock=plan_of("third").spec).parked == (ParkAnswer.CROWDED,)
+    assert worker.put("t4", full, lock=plan_of("other").spec).parked == (Answer.PARKED,)
+    assert worker.put("t5", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
 
 
 def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Limit, redis: Redis) -> None:

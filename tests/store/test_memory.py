@@ -48,7 +48,7 @@ def test_parking_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> No
     after = peek(full)
     assert (after.hashes, after.sets) == (before.hashes, before.sets)
     full.config_set("maxmemory", 0)
-    assert worker.again().parked == (1, 1)
+    assert worker.again().parked == (2, 2)
 
 
 def test_call_that_parks_is_refused_as_a_whole(worker: Caller, two: Limit, full: Redis) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import Succession
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import ended, held_by
+from tests.store.caller import ended, held_by, passed
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import check, expire, peek
 
@@ -133,7 +132,7 @@ def test_one_whose_permit_was_passed_on_ends_it_as_well(worker: Caller, peer: Ca
     (first,) = worker.put("t", one, slots=1).grants
     worker.look(0)
     lose(redis, peer)
-    worker.exchange(passed=[Succession("t", first.nonce, Result.SUCCESS, worker.arrival("next", one))])
+    worker.exchange(passed=[passed("t", first.nonce, Result.SUCCESS, worker.arrival("next", one))])
     nothing_is_left(redis)
 
 

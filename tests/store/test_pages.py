@@ -171,12 +171,14 @@ def test_outbox_sends_fewer_tasks_with_more_needs_at_once(worker: TermsCaller, r
             link(worker.store.exchange("w", link.calls + 1, ("q",), batch.exchange))
 
     first, second = runs("first", 100), runs("second", 100)
-    outbox.asked += first
+    outbox.arrived += first
     say_all()
     assert len(peek(redis).leases) == 100
     for run in first:
         outbox.ended(run.request.id, run.nonce, Facts(True, Message.NOBODY, Result.SUCCESS), needs=run.needs.text)
-    outbox.parked += second
+    for run in second:
+        run.parcel = b"m"
+    outbox.arrived += second
     say_all()
     store = peek(redis)
     assert not store.leases

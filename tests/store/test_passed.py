@@ -6,20 +6,32 @@ import itertools
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.exchange import Succession
-from tests.store.caller import ended, message_of, started
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.scripts import execute
+from tests.store.caller import ended, message_of, passed, started
 from tests.store.peek import expire, peek
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange import Arrival, Change
     from tests.store.caller import Caller
 
 
-def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> Succession:
-    return Succession(held.task, held.nonce, result, to)
+def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> Change:
+    return passed(held.task, held.nonce, result, to)
+
+
+def test_changes_are_carried_out_in_the_order_in_which_they_happened(worker: Caller, two: Limit, redis: Redis) -> None:
+    """A run ends, and its retry gets the permit of another run: the other way round the retry would not be held."""
+    first, other = worker.take("t", two), worker.take("x", two)
+    retry = worker.arrival("t", two, attempt=1)
+    rows = Exchange(changed=[ended(first, "retry"), passing(other, retry)])
+    execute(redis, worker.store.exchange(worker.name, worker.number + 1, worker.queues, rows))
+    store = peek(redis)
+    assert {task: record.nonce for task, record in store.records.items()} == {"t": retry.nonce}
+    assert store.used == {"gpu2": 1}
 
 
 def test_the_other_holds_it_then(worker: Caller, one: Limit, redis: Redis) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import Back, Delivery
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ended, held_by, started
 from tests.store.peek import KEY, lapse, peek
 
@@ -31,7 +31,7 @@ def test_task_of_a_lost_worker_that_ran_elsewhere_has_run(worker: Caller, peer: 
     """The worker was killed before it acknowledged the message: the broker delivers it again."""
     run_elsewhere(worker, peer, one, how)
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
-    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert peer.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 def test_replaced_task_has_given_its_id_to_another(worker: Caller, peer: Caller, one: Limit) -> None:
@@ -53,8 +53,8 @@ def test_retry_is_on_record_though_its_first_attempt_comes_again(
     worker.put("t", one, attempt=1)
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert peer.put("t", one).parked == (ParkAnswer.PARKED,)
-    assert peer.put("t", one, attempt=1).parked == (ParkAnswer.HAS_RUN,)
+    assert peer.put("t", one).parked == (Answer.PARKED,)
+    assert peer.put("t", one, attempt=1).parked == (Answer.HAS_RUN,)
     assert peek(redis).records["t"].attempt == 0
 
 
@@ -105,7 +105,7 @@ def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
     worker.number += 1
     worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
     assert "0 t" in peek(redis).finished
-    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert peer.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 def test_unacknowledged_task_that_has_run_is_on_record(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -217,7 +217,7 @@ def test_task_sent_back_twice_by_a_refused_call_runs_once(
     worker.send_back(held, 0.0)
     (grant,) = peer.look().grants
     peer.release(grant)
-    back = Back(held._replace(message=b"again"), 0.0, held.needs)
+    back = held._replace(message=b"again", pause=(0.0, held.needs))
     assert not worker.exchange(slots=1, unacked=[Delivery("t", 0, held.nonce)], back=[back]).grants
     assert "t" not in peek(redis).records
 
@@ -315,7 +315,7 @@ def test_only_tasks_parked_with_the_last_call_are_acknowledged(
     worker.put("t", one)
     peer.withdraw("t")
     peer.release(peer.take("t", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
-    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
     assert "0 t" in peek(redis).finished
 
 
@@ -327,11 +327,11 @@ def test_first_parking_covers_no_other_delivery(
     first = worker.take("first", one)
     worker.put("t", one)
     answer = peer.ask("t", one)[0] if asks else peer.put("t", one).parked[0]
-    assert answer == (Answer.KNOWN if asks else ParkAnswer.PARKED)
+    assert answer == Answer.PARKED
     (grant,) = worker.release(first, slots=1).grants
     worker.release(grant)
     worker.look(0)
-    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
     worker.look(0)
     assert peek(redis).finished
     peer.look(0)
@@ -347,7 +347,7 @@ def test_delivery_beside_a_run_covers_no_other_delivery(worker: Caller, peer: Ca
     (grant,) = worker.release(held, "retry" if attempt else "again", slots=1).grants
     worker.release(grant)
     worker.look(0)
-    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 def test_two_deliveries_beside_a_late_run_cover_only_themselves(worker: Caller, peer: Caller, one: Limit) -> None:
@@ -360,7 +360,7 @@ def test_two_deliveries_beside_a_late_run_cover_only_themselves(worker: Caller, 
     assert worker.renew(third) == [2]
     worker.release(third)
     worker.look(0)
-    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -370,9 +370,9 @@ def test_delivery_of_a_finished_task_is_on_record_for_a_call(
     """Its worker gets the outcome, and is killed before it acknowledges that message."""
     run_elsewhere(worker, peer, one)
     answer = peer.ask("t", one)[0] if asks else peer.put("t", one).parked[0]
-    assert answer == (Answer.HAS_RUN if asks else ParkAnswer.HAS_RUN)
+    assert answer == Answer.HAS_RUN
     worker.look(0)
-    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
     worker.look(0)
     peer.look(0)
     assert not peek(redis).finished

@@ -9,8 +9,7 @@ import pytest
 
 from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange import Succession
-from tests.store.caller import started
+from tests.store.caller import passed, started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -243,7 +242,7 @@ def test_workers_of_the_limit_learn_to_pass_on_no_permits(worker: TermsCaller, s
     assert held
     steering.say(API, "override", rates("10/s"))
     to = worker.arrival("t1", ONE)
-    reply = worker.exchange(passed=[Succession("t0", held.nonce, Result.SUCCESS, to)])
+    reply = worker.exchange(passed=[passed("t0", held.nonce, Result.SUCCESS, to)])
     assert (reply.closed, reply.open) == (("api",), ())
     assert next_start(steering, API) == 0.1, "permits passed on before the hint are counted"
     steering.unsay(API, "override")

@@ -12,9 +12,10 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
-from celery_throttle.store.exchange import Arrival, Exchange
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.scripts import Call, Script
 from celery_throttle.store.servers.client import connection_factory
+from tests.store.caller import Rows
 from tests.store.cost import commands
 from tests.support.tls import TlsFront, make_certificate
 
@@ -49,7 +50,7 @@ def close(client: RawClient) -> None:
 
 def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
     parcel = Arrival("t\u00e9", "1:gpu", "q", message=b"\xff\r\n\0")
-    call = worker.call(Exchange(1, parked=[parcel]), 7)
+    call = worker.call(Rows(1, parked=[parcel]), 7)
     expected = connection_factory(server.url)().pack_command(*call.evalsha())
     assert call.packed() == b"".join(expected)
 

@@ -16,9 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import Delivery as Kept
-from celery_throttle.store.exchange import Exchange
-from celery_throttle.store.exchange_reply import Answer, Reply
-from tests.store.caller import ENDS, Caller, ended, held_by
+from celery_throttle.store.exchange_reply import Answer
+from tests.store.caller import ENDS, Caller, Heard, Rows, ended, held_by
 from tests.store.model import Model
 from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek
 from tests.support.machines import run_machine
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.store.exchange import Arrival, Ended
+    from celery_throttle.store.exchange import Arrival, Change
     from tests.store.model import Entry
     from tests.store.peek import Record, Snapshot
 
@@ -66,9 +65,9 @@ class Worker:
     stored: set[str] = field(default_factory=set)
     #: refused, to be parked with the next call that parks
     refused: list[Arrival] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[Change] = field(default_factory=list)
     #: the call under way whose reply never came, and the answer if it was carried out
-    unheard: tuple[Exchange, Reply | None] | None = None
+    unheard: tuple[Rows, Heard | None] | None = None
     #: parked, and not reported as acknowledged yet
     kept: list[Kept] = field(default_factory=list)
     #: before its last call: the permits that it held, and the number of the call before
@@ -105,7 +104,7 @@ class StoreMachine(RuleBasedStateMachine):
     def deliver(self, pick: int, tasks: list[tuple[str, bool, bool]], slots: int, lost: Lost) -> None:
         """The broker delivers new tasks: some ask, some are parked at once."""
         me = self._one_of([worker for worker in self.connected if worker.free], pick)
-        said = Exchange()
+        said = Rows()
         for limit, asks, kept in tasks:
             new = Delivery(f"t{len(self.attempts)}", limit, 0)
             self._enter(me, new, pick, said, asks=asks and len(said.asked) < me.free, kept=kept)
@@ -125,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
         """The broker delivers a task id that it delivered before: the same message, or a retry."""
         me = self._one_of([worker for worker in self.connected if worker.free], pick)
         known = self._one_of(list(self.attempts.values()), -1 - task)
-        said = Exchange()
+        said = Rows()
         self._enter(me, known._replace(attempt=max(known.attempt + step, 0)), pick, said, asks=asks, kept=kept)
         self._say(me, said, slots, lost)
 
@@ -153,7 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         """End runs in several ways; park refused tasks; begin, revoke and acknowledge one."""
         me = self._one_of([worker for worker in self.connected if worker.running or worker.refused], pick)
-        said = Exchange(parked=me.refused)
+        said = Rows(parked=me.refused)
         me.refused = []
         for which, how in ends:
             if me.running:
@@ -175,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.connected)
     @rule(pick=picks, slots=claims, lost=losses)
     def look(self, pick: int, slots: int, lost: Lost) -> None:
-        self._say(self._one_of(self.connected, pick), Exchange(), slots, lost)
+        self._say(self._one_of(self.connected, pick), Rows(), slots, lost)
 
     @precondition(lambda self: len(self.connected) < len(self.workers))
     @rule()
@@ -231,7 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
         """End an ended run once more: nothing happens, but a success counts for every copy."""
         me = self._one_of([worker for worker in self.connected if worker.ended], pick)
         row = self._one_of(me.ended, -1 - which)
-        self._say(me, Exchange(ended=[row]), 0, "no")
+        self._say(me, Rows(ended=[row]), 0, "no")
 
     # -- events elsewhere ----------------------------------------------------------------------------------------------
 
@@ -318,7 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.reconnect()
         for me in self.workers:
             while me.refused or me.running:
-                said = Exchange(parked=me.refused, ended=[ended(run) for run in me.running.values()][:50])
+                said = Rows(parked=me.refused, ended=[ended(run) for run in me.running.values()][:50])
                 me.refused, me.running = [], {}
                 self._say(me, said, 0, "no")
         for task in self.model.held(expired=False):
@@ -327,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
         last = self._worker(("a", "a2"), 9)
         self.workers.append(last)
         for _ in range(3 * self.messages + 9):
-            self._say(last, Exchange(ended=[ended(run) for run in last.running.values()]), 9, "no", every=True)
+            self._say(last, Rows(ended=[ended(run) for run in last.running.values()]), 9, "no", every=True)
             self.the_store_is_as_the_model()
             if not last.running and not self.model.entries:
                 break
@@ -359,7 +358,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _one_of(self, things: Sequence[T], pick: int) -> T:
         return things[pick % len(things)]
 
-    def _enter(self, me: Worker, what: Delivery, pick: int, said: Exchange, *, asks: bool, kept: bool) -> None:
+    def _enter(self, me: Worker, what: Delivery, pick: int, said: Rows, *, asks: bool, kept: bool) -> None:
         known = self.attempts.get(what.task, what)
         self.attempts[what.task] = max(known, what, key=lambda delivery: delivery.attempt)
         self.messages += 1
@@ -374,7 +373,7 @@ class StoreMachine(RuleBasedStateMachine):
             if kept:
                 me.kept += me.caller.parcelled(what.task)
 
-    def _say(self, me: Worker, said: Exchange, slots: int, lost: Lost, *, every: bool = False) -> None:
+    def _say(self, me: Worker, said: Rows, slots: int, lost: Lost, *, every: bool = False) -> None:
         for row in said.ended:
             me.running.pop(row.nonce, None)
         said.slots = slots if every else min(slots, max(me.free - len(said.asked), 0))
@@ -386,7 +385,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self._carry_out(me, said, heard=lost == "no")
 
-    def _carry_out(self, me: Worker, said: Exchange, *, heard: bool) -> None:
+    def _carry_out(self, me: Worker, said: Rows, *, heard: bool) -> None:
         model, name, number = self.model, me.caller.name, me.caller.number
         for row in said.ended:
             model.ended(row)
@@ -411,7 +410,7 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             me.unheard = said, reply
 
-    def _granted(self, me: Worker, reply: Reply, slots: int, passed: set[tuple[str, str]]) -> None:
+    def _granted(self, me: Worker, reply: Heard, slots: int, passed: set[tuple[str, str]]) -> None:
         """The oldest that can start in these slots, none of them too many, and none left out."""
         model, queues = self.model, me.caller.queues
         assert len(reply.grants) <= slots
@@ -431,7 +430,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert reply.more or not left_out
         assert not reply.more or len(reply.grants) == slots
 
-    def _heard(self, me: Worker, said: Exchange, reply: Reply) -> None:
+    def _heard(self, me: Worker, said: Rows, reply: Heard) -> None:
         me.ended += said.ended
         for run, answer in zip(said.asked, reply.asked, strict=True):
             if answer == Answer.GRANTED:

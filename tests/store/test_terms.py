@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import ParkAnswer
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
@@ -189,6 +189,7 @@ def test_holder_back_after_a_flush_counts_on_every_limit(worker: TermsCaller, re
     permit = worker.arrive("a1", of("a"))
     assert permit
     redis.flushall()
+    worker.declare(API, TENANT)
     assert worker.renew(permit) == [2]
     assert used(redis) == {"api": 1, "tenant/a": 1}
     execute(redis, worker.store.declare("", worker.declared.items()))
@@ -588,7 +589,7 @@ def test_no_more_are_parked_than_may_wait(worker: TermsCaller, redis: Redis) -> 
     worker.arrive("g1", gpu)
     worker.arrive("g2", gpu)
     worker.arrive("g3", gpu)
-    assert worker.put("g4", gpu).parked == (ParkAnswer.CROWDED,)
+    assert worker.put("g4", gpu).parked == (Answer.CROWDED,)
     assert lines(redis) == {"gpu": ["g2", "g3"]}
 
 
@@ -597,9 +598,9 @@ def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> 
     worker.arrive("g1", gpu)
     worker.arrive("g2", gpu)
     parcels = [worker.parcel(task, gpu) for task in ("g2", "g3")]
-    assert worker.exchange(parked=parcels).parked == (ParkAnswer.PARKED, ParkAnswer.CROWDED)
+    assert worker.exchange(parked=parcels).parked == (Answer.PARKED, Answer.CROWDED)
     TermsCaller(redis, "bbbbbbbb", "q").withdraw("g2")
-    assert worker.again().parked == (ParkAnswer.PARKED, ParkAnswer.CROWDED)
+    assert worker.again().parked == (Answer.PARKED, Answer.CROWDED)
     assert lines(redis) == {}
 
 
@@ -608,7 +609,7 @@ def test_of_several_limits_the_most_crowded_one_refuses(worker: TermsCaller, red
     both = terms(Limit("api", 1), Limit("gpu", 9, max_parked=1)).same
     worker.arrive("b1", both)
     worker.arrive("b2", both)
-    assert worker.put("b3", both).parked == (ParkAnswer.CROWDED,)
+    assert worker.put("b3", both).parked == (Answer.CROWDED,)
     assert not worker.arrive("a1", terms(Limit("api", 1)).same)
     assert lines(redis) == {"api": ["b2", "a1"]}
 

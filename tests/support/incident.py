@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_throttle import Limit
-from celery_throttle.store.exchange import Exchange
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire, peek
@@ -62,7 +61,7 @@ class Incident:
         for begin in range(0, len(tasks), _ROWS):
             some = tasks[begin : begin + _ROWS]
             rows = [self.works.parcel(name, needs, queue=queue, age=age) for name, needs, age in some]
-            self.works.say(Exchange(parked=rows))
+            self.works.exchange(parked=rows)
 
 
 def incident(client: Redis, *, paused_keys: int = 51, keys: int = 1501) -> Incident:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.store.exchange import Change
 from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.held_back.held_back import HeldBack
@@ -50,13 +51,13 @@ def test_unacknowledged_finished_run_is_sent_with_the_next_call(keeps: bool) -> 
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
     worker.acknowledging.has_run(run)
-    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
+    assert worker.outbox.next_batch(0).exchange.changed == [Change("unacked", *run.delivery)]
 
 
 def test_acknowledged_parked_task_is_not_sent() -> None:
     worker = Worker()
     worker.acknowledging.parked(worker.run())
-    assert worker.outbox.next_batch(0).exchange.unacked == []
+    assert worker.outbox.next_batch(0).exchange.changed == []
 
 
 def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
@@ -65,8 +66,8 @@ def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
     run = worker.run()
     worker.acknowledging.parked(run)
     worker.lose_broker()
-    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
-    assert worker.outbox.next_batch(0).exchange.unacked == []
+    assert worker.outbox.next_batch(0).exchange.changed == [Change("unacked", *run.delivery)]
+    assert worker.outbox.next_batch(0).exchange.changed == []
 
 
 def test_safe_acknowledgement_on_a_lost_connection_has_no_effect() -> None:
@@ -78,4 +79,4 @@ def test_safe_acknowledgement_on_a_lost_connection_has_no_effect() -> None:
     worker.acknowledging.saved(run)
     worker.lose_broker()
     worker.posted.pop()()
-    assert worker.outbox.next_batch(0).exchange.acked == []
+    assert worker.outbox.next_batch(0).exchange.changed == []

@@ -15,7 +15,7 @@ RECORD = {"v": 2, "nonce": "w:1.0", "needs": "1:gpu", "queue": "q", "ticket": 10
 
 def reply(*grants: Any, asked: Any = ()) -> list[Any]:
     """Return a reply as exchange.lua does."""
-    return [1, list(asked), [], list(grants), 0, 0, [], [], [], 1, []]
+    return [1, list(asked), list(grants), 0, 0, [], [], [], 1, []]
 
 
 def grant(task: str, record: bytes | None = None, **changed: Any) -> list[Any]:

@@ -11,6 +11,6 @@ def test_caller_in_line_sends_the_age_of_its_request() -> None:
     early, late = (Asking(Arrival(task, "1:gpu", "q"), waits=True) for task in ("early", "late"))
     early.came -= 60
     said = Batch(lining=[late, early]).exchange(0, lease=10.0)
-    ages = {each.task: each.age for each in said.parked}
+    ages = {each.task: each.age for each in said.arrived}
     assert ages["early"] - ages["late"] > 59
     assert 0 <= ages["late"] < 59

@@ -10,15 +10,17 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange import Change, Delivery
 from celery_throttle.worker import runs
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.store_side import outbox as outbox_module
-from celery_throttle.worker.store_side.outbox import Outbox
+from celery_throttle.worker.store_side.outbox import Batch, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GPU = Needs(("gpu",), "1:gpu")
+DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 
 @pytest.fixture
@@ -41,12 +43,32 @@ def run_of(task: str, *, acknowledged: bool = True) -> Run:
     return Run(request, epoch=1, queue="celery", needs=GPU, nonce=f"w:{task}")
 
 
+def to_park(task: str, size: int = 1) -> Run:
+    run = run_of(task)
+    run.parcel = b"x" * size
+    return run
+
+
+def limited(task: str, size: int = 1) -> Run:
+    run = to_park(task, size)
+    run.pause = 0.5, "1:gpu"
+    return run
+
+
+def rows(batch: Batch, event: str) -> list[Change]:
+    return [row for row in batch.exchange.changed if row.event == event]
+
+
+def tasks(batch: Batch, event: str) -> list[str]:
+    return [row.task for row in rows(batch, event)]
+
+
 def ended(outbox: Outbox, task: str) -> None:
     outbox.spare(Permit(run_of(task)), Result.SUCCESS)
 
 
 def given_back(outbox: Outbox) -> list[str]:
-    return [each.task for each in outbox.next_batch(0).exchange.ended]
+    return tasks(outbox.next_batch(0), "ended")
 
 
 def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None]) -> None:
@@ -54,8 +76,9 @@ def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None
     ended(outbox, "a")
     permit = outbox.take(run_of("b"))
     assert permit is not None
-    (passed,) = outbox.next_batch(0).exchange.passed
-    assert (passed.task, passed.to.task) == ("a", "b")
+    (passed,) = outbox.next_batch(0).exchange.changed
+    assert passed.to
+    assert (passed.event, passed.task, passed.to.task) == ("passed", "a", "b")
     assert outbox.take(run_of("c")) is None
     later(1)
     assert given_back(outbox) == []
@@ -104,25 +127,32 @@ def test_errors_are_sent_once_and_again_after_a_refusal() -> None:
 
 def test_end_of_a_run_needs_no_row_for_its_begin() -> None:
     outbox = Outbox()
-    outbox.began("a", "w:a")
-    outbox.began("b", "w:b")
-    outbox.ended("a", "w:a", Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
-    said = outbox.next_batch(0).exchange
-    assert [row.task for row in said.ended] == ["a"]
-    assert said.began == [("b", "w:b")]
+    outbox.began(run_of("a").delivery)
+    outbox.began(run_of("b").delivery)
+    outbox.ended("a", "w:a", DONE)
+    assert [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed] == [("began", "b"), ("ended", "a")]
 
 
-def parked(outbox: Outbox, *tasks: str) -> None:
-    outbox.parked += map(run_of, tasks)
-    outbox.back += [(run_of(f"back {task}"), 0.5, "1:gpu") for task in tasks]
+def test_changes_are_sent_in_the_order_in_which_they_happened() -> None:
+    outbox = Outbox()
+    outbox.acked(run_of("a").delivery)
+    outbox.ended("b", "w:b", DONE)
+    ended(outbox, "c")
+    permit = outbox.take(run_of("d"))
+    assert permit
+    outbox.settle(permit)
+    outbox.ended("d", "w:d", DONE)
+    outbox.began(run_of("e").delivery)
+    happened = [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed]
+    assert happened == [("acked", "a"), ("ended", "b"), ("passed", "c"), ("ended", "d"), ("began", "e")]
 
 
 def test_older_copy_of_a_refused_call_leaves_it_unacknowledged() -> None:
     """Else the next call would tell that it was acknowledged, and it would run again after it has."""
     outbox = Outbox()
-    parked(outbox, "a")
+    outbox.arrived += [run_of("asks"), to_park("a"), limited("back a")]
     outbox.put_back(outbox.next_batch(0), copied=True)
-    assert outbox.next_batch(0).exchange.unacked == [run_of("a").delivery, run_of("back a").delivery]
+    assert tasks(outbox.next_batch(0), "unacked") == ["a", "back a"]
 
 
 @pytest.mark.usefixtures("later")
@@ -130,13 +160,13 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     outbox = Outbox()
 
     def say(task: str) -> None:
-        outbox.ended(task, f"w:{task}", Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
-        outbox.began(f"began {task}", "w")
+        outbox.ended(task, f"w:{task}", DONE)
+        outbox.began(Delivery(f"began {task}", 0, "w"))
         outbox.acknowledging(run_of(f"kept {task}", acknowledged=False))
         outbox.acked(run_of(f"acked {task}").delivery)
         outbox.revoked([f"revoked {task}"])
         outbox.never("same", task, "")
-        outbox.back.append((run_of(f"back {task}"), 0.5, "1:gpu"))
+        outbox.arrived.append(limited(f"back {task}"))
         ended(outbox, f"first {task}")
         assert outbox.take(run_of(f"next {task}"))
 
@@ -146,23 +176,22 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     assert not outbox.lazy
     say("b")
     outbox.put_back(refused, copied=False)
-    said = outbox.next_batch(0).exchange
-    assert [row.task for row in said.ended] == ["a", "b"]
-    assert [task for task, _ in said.began] == ["began a", "began b"]
-    assert [each.task for each in said.unacked] == ["kept a", "kept b"]
-    assert [each.task for each in said.acked] == ["acked a", "acked b"]
-    assert said.revoked == ["revoked a", "revoked b"]
-    assert said.never == [("same", "a", ""), ("same", "b", "")]
-    assert [row.to.task for row in said.passed] == ["next a", "next b"]
-    assert not said.back, "a full store first gets the rows that it takes"
-    assert [run.request.id for run in outbox.next_batch(0).back] == ["back a", "back b"]
+    batch = outbox.next_batch(0)
+    assert tasks(batch, "ended") == ["a", "b"]
+    assert tasks(batch, "began") == ["began a", "began b"]
+    assert tasks(batch, "unacked") == ["kept a", "kept b"]
+    assert tasks(batch, "acked") == ["acked a", "acked b"]
+    assert batch.exchange.gone == [("revoked", "revoked a"), ("never", "a", "same", ""), ("revoked", "revoked b")]
+    assert [row.to.task for row in rows(batch, "passed") if row.to] == ["next a", "next b"]
+    assert not batch.arrived, "a full store first gets the rows that it takes"
+    assert [run.request.id for run in outbox.next_batch(0).arrived] == ["back a", "back b"]
 
 
 def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
     outbox = Outbox()
-    parked(outbox, "a")
+    outbox.arrived += [to_park("a"), limited("back a")]
     outbox.put_back(outbox.next_batch(0), copied=False)
-    assert not outbox.next_batch(0).exchange.unacked
+    assert not outbox.next_batch(0).exchange.changed
 
 
 def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
@@ -172,7 +201,7 @@ def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
     for run in (run_of("a"), *gone):
         outbox.acknowledging(run)
     ended(outbox, "b")
-    assert outbox.next_batch(0).exchange.unacked == [run.delivery for run in gone]
+    assert tasks(outbox.next_batch(0), "unacked") == [run.request.id for run in gone]
     assert not outbox.urgent
 
 
@@ -189,7 +218,7 @@ def test_kept_message_was_reported_when_it_was_parked() -> None:
     kept = run_of("a", acknowledged=False)
     kept.keeps = True
     outbox.acknowledging(kept)
-    assert not outbox.next_batch(0).exchange.unacked
+    assert not outbox.next_batch(0).exchange.changed
 
 
 def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,12 +226,18 @@ def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.Monkey
     outbox, runs_there = Outbox(), [run_of(task) for task in "abc"]
     for number, run in enumerate(runs_there):
         run.came, run.parcel = float(number), b"m"
-    outbox.parked += runs_there
+    outbox.arrived += runs_there
     time = itertools.count(100)
     for module in (outbox_module, runs):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(time)))
     said = outbox.next_batch(0).exchange
-    assert [said.clock - row.age for row in said.parked] == [0.0, 1.0, 2.0]
+    assert [said.clock - row.age for row in said.arrived] == [0.0, 1.0, 2.0]
+
+
+def settle(outbox: Outbox, run: Run) -> None:
+    """Report a permit that was passed on to a run, as `Running.end` does."""
+    for permit in [each for each in outbox._passed if each.run is run]:
+        outbox.settle(permit)
 
 
 def pass_on(outbox: Outbox, count: int) -> list[Run]:
@@ -218,35 +253,33 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
     outbox = Outbox()
     known = pass_on(outbox, 120)
     assert len(known) == 120
-    said = [outbox.next_batch(0).exchange]  # they are passed on while a call is under way, and end before the next one
+    said = [outbox.next_batch(0)]  # they are passed on while a call is under way, and end before the next one
     for run in reversed(known):
-        outbox.ended(run.request.id, run.nonce, Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
-    outbox.back.append((known[-1], 0.5, "1:gpu"))
+        settle(outbox, run)
+        outbox.ended(run.request.id, run.nonce, DONE)
+    known[-1].parcel, known[-1].pause = b"m", (0.5, "1:gpu")
+    outbox.arrived.append(known[-1])
     heard: set[str] = set()
     while outbox.lazy or outbox.urgent:
-        said.append(outbox.next_batch(0).exchange)
+        said.append(outbox.next_batch(0))
     for call in said:
-        heard |= {row.to.nonce for row in call.passed}
-        assert {row.nonce for row in call.ended} | {row.arrival.nonce for row in call.back} <= heard
-    assert sum(len(call.ended) for call in said) == 120
+        for row in call.exchange.changed:
+            heard |= {row.to.nonce} if row.to else set()
+            assert row.event == "passed" or row.nonce in heard
+        assert {run.nonce for run in call.arrived} <= heard
+    assert sum(len(rows(call, "ended")) for call in said) == 120
 
 
 def test_messages_of_one_call_have_so_many_bytes_at_most() -> None:
     outbox = Outbox()
     for number, size in enumerate([4, 4, 4, 99, 1]):
-        run = run_of(str(number))
-        run.parcel = b"x" * size
-        outbox.parked.append(run)
-    taken = [[run.request.id for run in outbox.next_batch(0, 10).parked] for _ in range(4)]
+        outbox.arrived.append(to_park(str(number), size))
+    taken = [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in range(4)]
     assert taken == [["0", "1"], ["2"], ["3"], ["4"]], "one that is too large goes alone"
 
 
 def test_returned_and_parked_tasks_share_the_bytes_of_a_call() -> None:
     outbox = Outbox()
-    for rows in (outbox.parked, outbox.back):
-        for size in (6, 6):
-            run = run_of(f"{size}")
-            run.parcel = b"x" * size
-            rows.append(run if rows is outbox.parked else (run, 1.0, "1:gpu"))  # type: ignore[arg-type]
-    batches = [outbox.next_batch(0, 10) for _ in range(3)]
-    assert [(len(batch.back), len(batch.parked)) for batch in batches] == [(1, 1), (1, 1), (0, 0)]
+    outbox.arrived += [to_park("a", 4), limited("b", 4), run_of("c"), limited("d", 4), to_park("e", 4)]
+    taken = [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in range(3)]
+    assert taken == [["a", "b", "c"], ["d", "e"], []]

@@ -59,7 +59,7 @@ def test_revoked_task_refused_by_the_pool_has_not_started() -> None:
     run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
     running.hold_permit(run, Permit(run))
     running.execute(run)
-    (over,) = calls.outbox.next_batch(0).exchange.ended
+    (over,) = calls.outbox.next_batch(0).exchange.changed
     assert over.facts == Facts(began=False, message=Message.NOBODY)
     assert not running.runs
     assert not calls.tally.take()
@@ -82,6 +82,6 @@ def test_task_whose_pool_refuses_it_goes_back_with_its_message_if_the_store_drop
     assert [unpack(message, None, redelivered=False).body for message in exchange.messages()] == (
         ["[[], {}, {}]"] if begin_reported else []
     )
-    assert [over.facts for over in exchange.ended] == (
+    assert [row.facts for row in exchange.changed if row.facts] == (
         [] if begin_reported else [Facts(began=False, message=Message.PLACE)]
     )

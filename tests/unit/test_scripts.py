@@ -12,7 +12,7 @@ import pytest
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Back, Delivery, Ended, Exchange, Succession
+from celery_throttle.store.exchange import Arrival, Change, Exchange
 from celery_throttle.store.gate_script import ALONE, AT_ONCE, gate_text, inlined, reached
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.scripts import Call, Script, pack
@@ -178,33 +178,41 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
     one = Arrival("t1", "1:gpu", "q1", 0, "", "w:1")
     said = Exchange(
         3,
-        ended=[Ended("t0", "w:0", Facts(True, Message.NOBODY, Result.SUCCESS))],
-        passed=[Succession("t8", "w:8", Result.FAILURE, one)],
-        began=[("t7", "w:7")],
-        unacked=[Delivery("t6", 0, "w:6")],
-        revoked=["t5", "t4"],
-        never=[("i", "t3", "t2")],
-        asked=[one, one._replace(task='t"2', attempt=1, lock='{"how":1}')],
-        parked=[one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True, age=0.25)],
-        back=[Back(one._replace(message=b"m"), 1.5, "1:gpu")],
+        arrived=[
+            one,
+            one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True, age=0.25),
+            one._replace(message=b"m", pause=(1.5, "1:gpu")),
+            one._replace(task='t"2', attempt=1, lock='{"how":1}', code="c", unacked=True, turn=("gpu", "k", 5)),
+        ],
+        changed=[
+            Change("began", "t7", 0, "w:7"),
+            Change("unacked", "t6", 2, "w:6"),
+            Change("ended", 't"0', 1, "w:0", Facts(False, Message.PLACE), needs="1:gpu"),
+            Change("passed", "t8", 0, "w:8", Facts(True, Message.NOBODY, Result.FAILURE), to=one),
+        ],
+        gone=[("revoked", "t5"), ("never", "t3", "i", "t2")],
     )
     lease, packed, *messages = arguments(store.exchange("w", 9, ("q1", "q2"), said))
-    asked = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 0}
+    asks = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 0}
     assert (lease, messages) == (60000, [b"\xff\0", b"m"])
     assert json.loads(str(packed)) == {
         "worker": "w",
         "number": 9,
         "slots": 3,
         "queues": ["q1", "q2"],
-        "ended": [{"task": "t0", "nonce": "w:0", "message": "nobody", "result": "success", "began": True}],
-        "passed": [{"task": "t8", "nonce": "w:8", "message": "nobody", "result": "failure", "to": asked}],
-        "began": [["t7", "w:7"]],
-        "unacked": [["t6", 0, "w:6"]],
-        "revoked": ["t5", "t4"],
-        "never": [["i", "t3", "t2"]],
-        "asked": [asked, {**asked, "task": 't"2', "attempt": 1, "lock": {"how": 1}}],
-        "parked": [{**asked, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True, "age_ms": 250.0}],
-        "back": [{**asked, "pause_ms": 1500, "about": "1:gpu"}],
+        "arrived": [
+            asks,
+            {**asks, "message": 1, "age_ms": 250.0, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True},
+            {**asks, "message": 1, "age_ms": 0.0, "pause_ms": 1500, "about": "1:gpu"},
+            {**asks, "task": 't"2', "attempt": 1, "lock": {"how": 1}, "code": "c", "unacked": True},
+        ],
+        "changed": [
+            ["began", "t7", 0, "w:7"],
+            ["unacked", "t6", 2, "w:6"],
+            ["ended", 't"0', 1, "w:0", "place", "nothing", False],
+            ["passed", "t8", 0, "w:8", "nobody", "failure", True, asks],
+        ],
+        "gone": [["revoked", "t5"], ["never", "t3", "i", "t2"]],
     }
 
 
@@ -217,7 +225,7 @@ def test_a_call_takes_as_many_rows_as_fit() -> None:
     rows = list(range(120))
     taken = [take_rows(rows) for _ in range(4)]
     assert ([row for rows in taken for row in rows], rows) == (list(range(120)), [])
-    kinds = ("ended", "passed", "began", "unacked", "revoked", "never", "asked", "parked", "back")
+    kinds = ("arrived", "changed", "unacked", "gone")
     assert max(map(len, taken)) * len(kinds) <= 500
     assert len(take_rows(list(range(1000)), MOST_RENEWED)) * 2 <= 500
 

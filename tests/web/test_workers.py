@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_throttle.store.exchange import Exchange
 from celery_throttle.web import fleet
 from tests.control.test_looking import API
 from tests.store.peek import KEY
@@ -50,7 +49,7 @@ def test_set_aside_records_are_listed(page: Site, worker: TermsCaller, redis: Re
     assert "Nothing is set aside." in text(page.get("workers"))
     worker.put(HOSTILE, terms(API).same)
     redis.hset(KEY["records"], HOSTILE, "not a record")
-    worker.say(Exchange(2))  # which finds it
+    worker.exchange(2)  # which finds it
     page.post("limit/change?name=api", {"change": "pause"})
     answer = page.get("workers")
     assert any(each.startswith(HOSTILE) for each in rows(answer)), text(answer)

@@ -22,7 +22,7 @@ from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.store_side.decisions import deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
-from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
+from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox, others, returning
 from celery_throttle.worker.store_side.renewals import judge_reply, renewals
 from celery_throttle.worker.store_side.tally import Tally
 
@@ -191,7 +191,7 @@ class Calls:
 
     @property
     def _requeues(self) -> bool:
-        return bool(self.outbox.back) and not self.paused
+        return bool(returning(self.outbox.arrived)) and not self.paused
 
     def hurry(self) -> None:
         """Connect and send now, not after a pause, because the worker stops."""
@@ -202,8 +202,8 @@ class Calls:
 
     def keep_back(self) -> list[Run]:
         """Stop requeueing; return the runs whose requeue the store has not confirmed."""
-        unconfirmed = self._under_way[0].back if self._under_way is not None else []
-        return [*unconfirmed, *self.outbox.forget_back()]
+        unconfirmed = returning(self._under_way[0].arrived) if self._under_way is not None else []
+        return [*unconfirmed, *self.outbox.forget_returning()]
 
     def leave(self) -> None:
         """Deregister the worker, if nothing is left to report.
@@ -368,7 +368,7 @@ class Calls:
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
             self.outbox.put_back(batch, copied=self._sent > 1)
-            runs = batch.asked + batch.parked
+            runs = others(batch.arrived)
         self._pause(error, runs)
 
     def _pause(self, error: Exception, runs: list[Run]) -> None:

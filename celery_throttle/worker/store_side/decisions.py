@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.exchange_reply import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,24 +73,18 @@ class Decisions(Protocol):
 
 def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
     """Call the gate for each row of a reply; an error in one call is logged, and the other rows are still delivered."""
-    handlers = {
-        ParkAnswer.CROWDED: gate.crowded,
-        ParkAnswer.PARKED: gate.parked,
-        ParkAnswer.HAS_RUN: gate.has_run,
+    handlers: dict[int, Callable[[Run], None]] = {
+        Answer.MUST_PARK: gate.refused,
+        Answer.PARKED: gate.parked,
+        Answer.HAS_RUN: gate.has_run,
+        Answer.CROWDED: gate.crowded,
+        Answer.SENT_BACK: gate.sent_back,
     }
-    for run, answer in zip(batch.asked, reply.asked, strict=True):
-        if answer == Answer.MUST_PARK:
-            _safely(gate.refused, run)
-        elif answer == Answer.KNOWN:
-            _safely(gate.parked, run)
-        elif answer == Answer.HAS_RUN:
-            _safely(gate.has_run, run)
+    for run, answer in zip(batch.arrived, reply.arrived, strict=True):
+        if handler := handlers.get(answer):
+            _safely(handler, run)
         else:
             _safely(gate.granted, run, answer if answer > max(Answer) else 0)
-    for run, answer in zip(batch.parked, reply.parked, strict=True):
-        _safely(handlers[ParkAnswer(answer)], run)
-    for run in batch.back:
-        _safely(gate.sent_back, run)
     for grant in reply.grants:
         _safely(gate.resumed, grant, group)
     for each in reply.withdrawn:

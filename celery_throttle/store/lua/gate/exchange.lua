@@ -8,31 +8,35 @@
 --   queues    that the worker serves
 --   birth     of the data that the worker has declared its limits to
 --   clock_ms  when the call was built, by the clock of the worker
--- and arrays of objects or of arrays:
---   ended    task, nonce, message, result, began: see shared/facts.lua; attempt, unless it is 0
---   passed   as ended (message: nobody), and to (as asked): the permit passed to another task in the same
---            worker; carried out before ended
---   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
---   unacked  { task id, attempt, nonce }: the store has the message, or the task has run, but the broker did
---            not take the acknowledgement
---   acked    the same: parked as unacked, and acknowledged now
---   revoked  task ids: take them out of their lines
---   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task that
---            it was a duplicate of when it was published, '' if none
---   unread   { task id, why }: the worker was granted the task, and cannot read its record
---   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see shared/records.lua):
---            a task that asks to start
---   parked   the same, with age_ms: how long ago the task came; wait_ms: how long it may wait; turn: see
---            shared/fair_queueing.lua; outside: a holder outside of tasks
---            a row may have unacked: true, if the broker keeps the message until a row of acked
---   errors   how often the worker lost the store, or was refused a call, since its last report
---   back     as asked, with pause_ms and about: an outside service asked to slow down, so no task starts on
---            these buckets (as needs) for so long
--- ARGV[3..] the messages of the parked rows, then of the back rows.
--- Returns { number, asked, parked, grants, wait_ms, more, closed, open, withdrawn, hints, reclaimed }:
---   asked      0 must be parked; 1 granted; 2 is parked or waits already; 3 has run before; else granted,
---              with this fencing token
---   parked     1 parked; 0 not, because the line is full; 3 has run before
+--   errors    how often the worker lost the store, or was refused a call, since its last report
+--   arrived   tasks in the order of their arrival, an object each of task, nonce, needs, queue, attempt, and
+--             where they apply:
+--             lock      see shared/claims.lua
+--             code      see shared/records.lua
+--             unacked   true, if the broker keeps the message until a row `acked`
+--             message   1, if the task is to be parked; else the task asks to start
+--             age_ms, wait_ms   of a task to park: how long ago it came, how long it may wait
+--             turn      the same, see shared/fair_queueing.lua
+--             outside   the same: a holder outside of tasks
+--             pause_ms, about   the task has begun and goes back; an outside service may have asked to slow
+--                       down: no task starts on these buckets (as needs) for so long
+--   changed   { event, task, attempt, nonce, ... }: what became of deliveries, in the order in which it
+--             happened:
+--             began     an early-ack task began, so its message is not needed any more
+--             unacked   the store has the message, or the task has run, but the broker did not take the
+--                       acknowledgement
+--             acked     the delivery arrived as unacked, and is acknowledged now
+--             ended     and message, result, began: see shared/facts.lua
+--             passed    the same, and the task in the same worker that has the permit now, as in arrived
+--   gone      { why, task, ... }: tasks that will not run:
+--             revoked   take the task out of its line
+--             never     and identity, first: the lock of the task is free; first: the task that it was a
+--                       duplicate of when it was published, '' if none
+--             unread    and the error: the worker was granted the task, and cannot read its record
+-- ARGV[3..] the messages of the arrived rows that have one.
+-- Returns { number, answers, grants, wait_ms, more, closed, open, withdrawn, hints, reclaimed }:
+--   answers    to the arrived rows: 0 must be parked; 1 granted; 2 is parked; 3 has run before; 4 not parked,
+--              because its line is full; 5 went back; else granted, with this fencing token
 --   grants     parked tasks that start here: { task id, record, message }
 --   wait_ms    look again after that time (0: no need)
 --   more       1 if a task could start in a further slot
@@ -50,33 +54,34 @@ for _, queue in ipairs(report.queues) do state.serves[queue] = true end
 if not is_known(report.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
 state.call_before, state.confirms = before.number, before.confirms or {}
-if is_answer_to(before, report) then return answer_again(before, report.asked or {}) end
+local arrived = report.arrived or {}
+if is_answer_to(before, arrived) then return answer_again(before, arrived) end
 -- This is a copy of an older call, from a dead connection. The worker has repeated that call since, and does
 -- not read this answer.
 if before.number > state.call then return { 'overtaken', string.format('%.0f', math.ceil(before.number)) } end
 if report.clock_ms then keep_clock(before, report.clock_ms) end
 -- The first write decides whether a full store refuses the call. A call that needs memory is refused whole; a
 -- call that only gives back never is.
-if report.parked or report.back then
+if #ARGV > 2 then
   redis.call('HSETNX', META, 'ticket', 0)
 else
   redis.call('ZREM', LEASES, '')
 end
-apply_ends(report.passed or {}, report.ended or {})
-apply_reports(report)
+apply_changes(report.changed or {})
+confirm_copies(state.worker)
+state.call_before = state.call
+if report.gone then apply_gone(report.gone) end
 if report.errors then
   redis.call('HSET', META, 'errors', string.format('%.0f', meta_number('errors', STAMPS_END) + report.errors))
 end
 reap_all(8)
 if not before.till then reap_ends(4) end -- a call that adds a field also clears some, even if no task waits
-local asked = admit_rows(report.asked or {})
-local parked = park_rows(report.parked or {})
-send_back_rows(report.back or {})
+local answers = answer_rows(arrived)
 for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
-  number = state.call, asked = next(asked) and asked, parked = next(parked) and parked,
+  number = state.call, answers = next(answers) and answers,
   granted = next(state.grants) and state.grants, withdrawn = next(state.withdrawn) and state.withdrawn,
   confirms = next(state.confirms) and state.confirms,
 }, before)
-return reply_with(asked, parked)
+return reply_with(answers)

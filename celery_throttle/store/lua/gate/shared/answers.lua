@@ -1,63 +1,36 @@
--- Answers: carrying out the rows of a worker's call one by one, and building the reply.
+-- Answers: the answers to the tasks that arrived, one by one, and the reply to a worker's call.
 
 -- Name the buckets of these needs in the reply.
 local function name_buckets(needs)
   for _, need in ipairs(needs_of(needs)) do state.named[need.bucket] = true end
 end
 
-local function apply_ends(passed, ended_runs)
-  for _, row in ipairs(passed) do
-    if not passed_on(row) then ended_late(row, mend_record(row.task)) end
-    if next(state.unsettled) then settle() end
-    name_buckets(row.to.needs)
-  end
-  for _, row in ipairs(ended_runs) do
-    local record = ended(row.task, row.nonce, row.began, row.message, row.result)
-    if record then name_buckets(record.needs) else ended_late(row, mend_record(row.task)) end
-    if next(state.unsettled) then settle() end
-  end
+local function answer_row(row)
+  name_buckets(row.needs)
+  if row.message then row.message = argument() end
+  if row.pause_ms then return send_back(row.task, row, row.pause_ms, row.about) end
+  if row.message then return park(row.task, row) end
+  local answer = admit(row.task, row)
+  -- A task that does not start leaves its slot to the oldest startable task.
+  if answer ~= GRANTED and answer <= SENT_BACK then state.slots = state.slots + 1 end
+  return answer
 end
 
-local function admit_rows(rows)
+local function answer_rows(rows)
   local answers = {}
   for i, row in ipairs(rows) do
-    name_buckets(row.needs)
-    answers[i] = admit(row.task, row)
-    if next(state.unsettled) then settle() end
-    local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
-    -- A task that does not start leaves its slot to the oldest startable task.
-    if not runs then state.slots = state.slots + 1 end
-  end
-  return answers
-end
-
-local function park_rows(rows)
-  local answers = {}
-  for i, row in ipairs(rows) do
-    name_buckets(row.needs)
-    row.message = argument()
-    answers[i] = park(row.task, row)
+    answers[i] = answer_row(row)
     if next(state.unsettled) then settle() end
   end
   return answers
-end
-
-local function send_back_rows(rows)
-  for _, row in ipairs(rows) do
-    name_buckets(row.needs)
-    row.message = argument()
-    send_back(row.task, row, row.pause_ms, row.about)
-    if next(state.unsettled) then settle() end
-  end
 end
 
 -- Return whether the stored answer is to this call, and has as many rows.
-local function is_answer_to(before, report)
+local function is_answer_to(before, rows)
   if before.number ~= state.call then return false end
-  local asked, parked = before.asked or {}, before.parked or {}
-  local fine = is_list(asked, 'numbers') and is_list(parked, 'numbers')
-  fine = fine and is_list(before.granted or {}, 'texts') and is_list(before.withdrawn or {}, 'pairs')
-  return fine and #asked == #(report.asked or {}) and #parked == #(report.parked or {})
+  local answers = before.answers or {}
+  local fine = is_list(before.granted or {}, 'texts') and is_list(before.withdrawn or {}, 'pairs')
+  return fine and is_list(answers, 'numbers') and #answers == #rows
 end
 
 -- Repeat the answer to a call that was carried out before.
@@ -65,16 +38,16 @@ local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
   state.withdrawn = before.withdrawn or {}
   state.slots, state.grants = 0, keep_grants(before.granted or {}, state.holder .. ':' .. state.call .. '.')
-  local asked = {}
+  local answers = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
-    asked[i] = answer_row_again(row, before.asked[i])
+    answers[i] = answer_row_again(row, before.answers[i])
   end
   serve()
-  return reply_with(asked, before.parked or {})
+  return reply_with(answers)
 end
 
-local function reply_with(asked, parked)
+local function reply_with(answers)
   local closed, open = {}, {}
   for bucket in pairs(state.named) do
     local free = room_for({ bucket = bucket, cost = 1 }) and not rule_of(bucket).newly_paced
@@ -85,7 +58,7 @@ local function reply_with(asked, parked)
   local more = 0
   if any_parked() and not state.all_served and oldest_ready() then more = 1 end
   return {
-    state.call, asked, parked, grant_rows(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
+    state.call, answers, grant_rows(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
     state.mute and 0 or 1, state.reclaimed,
   }
 end

@@ -1,5 +1,5 @@
 -- Arrivals: tasks that ask to start.
-local MUST_PARK, GRANTED, KNOWN, HAS_RUN = 0, 1, 2, 3
+local MUST_PARK, GRANTED, PARKED, HAS_RUN, CROWDED, SENT_BACK = 0, 1, 2, 3, 4, 5
 
 -- Compare a delivery with the record of its task. Return true and the answer if the record decides it, else
 -- false.
@@ -19,7 +19,7 @@ local function meet_record(task, arrival)
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
     note_delivery(task, arrival)
-    return true, KNOWN
+    return true, PARKED
   end
   if confirm_if_finished(task, arrival.attempt) then return true, HAS_RUN end
   return false

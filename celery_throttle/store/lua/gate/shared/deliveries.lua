@@ -1,5 +1,4 @@
--- Deliveries: reports of a worker about messages beside its runs: those that the broker has, revoked tasks,
--- and records that the worker cannot read.
+-- Deliveries: messages that the broker has beside the runs of a worker; tasks that a worker cannot read.
 
 -- Store that the broker has the message of this delivery, which is not needed. The copy belongs to the
 -- delivery with the same attempt: the second one, or that of the record. The copy of an attempt that is over,
@@ -25,25 +24,6 @@ local function note_acked(task, attempt, nonce)
   local record = record_of(task)
   if drop_copy(record, nonce) or drop_copy(record.second, nonce) then mark_changed(task) end
   will_not_come(task, attempt, nonce)
-end
-
-local function apply_reports(report)
-  for _, each in ipairs(report.unread or {}) do note_unread(unpack(each)) end
-  if report.unread then settle() end
-  for _, each in ipairs(report.began or {}) do forget_message(unpack(each)) end
-  for _, each in ipairs(report.unacked or {}) do
-    local task, attempt, nonce = unpack(each)
-    note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
-  end
-  confirm_copies(state.worker)
-  state.call_before = state.call
-  for _, each in ipairs(report.acked or {}) do note_acked(unpack(each)) end
-  for _, task in ipairs(report.revoked or {}) do withdraw(task) end
-  for _, each in ipairs(report.never or {}) do
-    local identity, task, first = unpack(each)
-    give_up_lock(identity, task)
-    will_not_ask(identity, first)
-  end
 end
 
 -- Set aside a task that was granted to the caller, which cannot read its record.

@@ -90,12 +90,11 @@ end
 -- End a run whose permit passes to a task that starts in its place on the same worker, because no task waited
 -- for the permit. A run whose lease was lost has no permit to pass on; a renewal puts the other task back if
 -- there is room. Returns whether the run held.
-local function passed_on(row)
-  local task, to = row.task, row.to
+local function passed_on(task, nonce, result, to)
   local record = load_record(task)
-  if not record or record.nonce ~= row.nonce then return false end
+  if not record or record.nonce ~= nonce then return false end
   redis.call('ZREM', LEASES, task)
-  local result = record.over and end_over(task, record, 'nobody', row.result) or row.result
+  if record.over then result = end_over(task, record, 'nobody', result) end
   run_over(task, record, true, 'nobody', result)
   local other = mend_record(to.task)
   if other and other.nonce then

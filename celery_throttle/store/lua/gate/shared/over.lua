@@ -12,22 +12,21 @@ local function keep_late_outcome(identity, task, result)
 end
 
 -- A run has ended that is not the holder for the store any more. record: that of its task, if there is one.
-local function ended_late(row, record)
-  local attempt = row.attempt or 0
-  local identity = forget_lost_run(state.holder, row.nonce)
-  if row.message ~= 'broker' then will_not_come(row.task, attempt, row.nonce) end
-  local is_last = row.result == 'success' or row.result == 'failure' and row.message == 'nobody'
-  if identity and is_last and not record then keep_late_outcome(identity, row.task, row.result) end
-  if row.result ~= 'success' or record and record.outside then return end
-  if row.message == 'broker' then finish(row.task, { attempt = attempt }, true) end
+local function ended_late(task, attempt, nonce, message, result, record)
+  local identity = forget_lost_run(state.holder, nonce)
+  if message ~= 'broker' then will_not_come(task, attempt, nonce) end
+  local is_last = result == 'success' or result == 'failure' and message == 'nobody'
+  if identity and is_last and not record then keep_late_outcome(identity, task, result) end
+  if result ~= 'success' or record and record.outside then return end
+  if message == 'broker' then finish(task, { attempt = attempt }, true) end
   if not record then return end
-  drop_second(row.task)
+  drop_second(task)
   if record.nonce then
     record.over = 1
-    save_record(row.task, record)
+    save_record(task, record)
     return
   end
-  leave_line(row.task, record)
-  run_over(row.task, record, true, row.message, 'success')
-  if record.lock then lock_ended(row.task, record, nil, 'success') end
+  leave_line(task, record)
+  run_over(task, record, true, message, 'success')
+  if record.lock then lock_ended(task, record, nil, 'success') end
 end

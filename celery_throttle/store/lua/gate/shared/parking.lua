@@ -1,5 +1,4 @@
 -- Parking: putting tasks in line, and back in line.
-local PARKED, CROWDED = 1, 0
 
 local function is_crowded(needs)
   for _, need in ipairs(needs) do
@@ -80,9 +79,9 @@ end
 -- Put a task that has begun back before all others, because an outside service asked to slow down.
 local function send_back(task, arrival, pause_ms, about)
   local record = mend_record(task)
-  if record and record.nonce ~= arrival.nonce then return end
+  if record and record.nonce ~= arrival.nonce then return SENT_BACK end
   -- A late copy of a refused call has put the task back before, and that attempt is over.
-  if not record and confirm_if_finished(task, arrival.attempt) then return end
+  if not record and confirm_if_finished(task, arrival.attempt) then return SENT_BACK end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
@@ -96,4 +95,5 @@ local function send_back(task, arrival, pause_ms, about)
     await_copy(record, arrival)
     line_up_again(task, record, true, 'head')
   end
+  return SENT_BACK
 end

@@ -4,7 +4,7 @@
 -- KEYS workers: an object of
 --   number         of the last call; a fraction after the worker has left
 --   since          when the store carried that call out (ms)
---   asked, parked  the answers to these rows
+--   answers        to the tasks that arrived
 --   granted        ids of the parked tasks that the worker got
 --   withdrawn      { task id, message } of tasks that left their line; no other place has these messages any
 --                  more

@@ -1,0 +1,44 @@
+-- Reports: carrying out the rows of a worker's call about deliveries, and about tasks that will not run.
+
+local function apply_change(event, task, attempt, nonce, message, result, began, to)
+  if event == 'ended' then return end_run(task, attempt, nonce, message, result, began) end
+  if event == 'passed' then return pass_on(task, attempt, nonce, message, result, to) end
+  if event == 'began' then return forget_message(task, nonce) end
+  if event == 'acked' then return note_acked(task, attempt, nonce) end
+  note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
+end
+
+local function apply_changes(rows)
+  for _, row in ipairs(rows) do
+    apply_change(unpack(row))
+    if next(state.unsettled) then settle() end
+  end
+end
+
+local function end_run(task, attempt, nonce, message, result, began)
+  local record = ended(task, nonce, began, message, result)
+  if record then return name_buckets(record.needs) end
+  ended_late(task, attempt, nonce, message, result, mend_record(task))
+end
+
+local function pass_on(task, attempt, nonce, message, result, to)
+  if not passed_on(task, nonce, result, to) then
+    ended_late(task, attempt, nonce, message, result, mend_record(task))
+  end
+  name_buckets(to.needs)
+end
+
+local function apply_gone(rows)
+  for _, row in ipairs(rows) do
+    local why, task, identity, first = unpack(row)
+    if why == 'revoked' then
+      withdraw(task)
+    elseif why == 'never' then
+      give_up_lock(identity, task)
+      will_not_ask(identity, first)
+    else
+      note_unread(task, identity)
+    end
+    if next(state.unsettled) then settle() end
+  end
+end
