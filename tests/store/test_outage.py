@@ -9,6 +9,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
+from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
 from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.dedup import LockUntil
     from tests.primitives.faults import StoreClock
-    from tests.store.caller import Caller
 
 PLAN = plan_of()
 RENEWED = 1
@@ -93,6 +93,18 @@ def test_call_of_one_of_many_workers_proves_a_lost_lease(
     called = next(name for name in names if name.encode() not in first)
     redis.hset(KEY["workers"], called, f'{{"number":1,"since":{peek(redis).now}}}')
     assert [grant.task for grant in peer.look().grants] == ["t2"]
+
+
+def test_new_worker_takes_none_for_lost_after_an_outage_as_long_as_a_short_lease(
+    redis: Redis, one: Limit, clock: StoreClock
+) -> None:
+    """The store was away for longer than the lease, and for less than any worker is silent otherwise."""
+    worker, new = (Caller(redis, name, "q", lease=3.0) for name in ("aaaaaaaa", "cccccccc"))
+    worker.take("t", one)
+    clock.move(3_500_000)
+    assert new.look().reclaimed == ()
+    clock.move((MOMENT_MS + 1) * 1000)
+    assert [each.task for each in new.look().reclaimed] == ["t"]
 
 
 def test_worker_back_from_an_outage_takes_none_for_lost(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:

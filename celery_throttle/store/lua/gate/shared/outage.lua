@@ -7,10 +7,10 @@ local function called_since(packed, since)
   return known and (known.since or 0) >= since
 end
 
--- Return whether a worker has called within a third of a lease. If so, no live worker has missed all its
--- renewals.
+-- Return whether a worker has called lately. If so, no live worker has missed all its renewals: the lease of
+-- a worker that renews after each third of it lasts for two thirds at least.
 local function called_lately()
-  local since, cursor = NOW - math.max(LEASE_MS / 3, SILENCE_MS), '0'
+  local since, cursor = NOW - math.max(LEASE_MS / 3, math.min(SILENCE_MS, LEASE_MS / 2)), '0'
   for _ = 1, 100 do
     local page = redis.call('HSCAN', WORKERS, cursor, 'COUNT', 100)
     for i = 2, #page[2], 2 do
