@@ -19,8 +19,9 @@ from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.misused import NotAPermit, OnlyAsync
-from celery_throttle.permits.permit import acquire, acquire_async
+from celery_throttle.permits.permit import acquire
 from celery_throttle.permits.registry import outside_of
+from celery_throttle.primitives.driving import run
 from celery_throttle.settings import checked_app, throttles
 from celery_throttle.tasks.one_line import in_one_line
 
@@ -119,7 +120,7 @@ class Limit(NotAPermit, LimitValue):
         if timeout is not None:
             self._seconds("timeout", timeout)
         outside = self._outside(app)
-        return acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout)
+        return run(acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout, awaits=False))
 
     @_acquire_tells
     def acquire_async(
@@ -129,7 +130,7 @@ class Limit(NotAPermit, LimitValue):
         if timeout is not None:
             self._seconds("timeout", timeout)
         needs, outside = self._needs(key, cost), self._outside(app)
-        return AsyncAcquire(lambda: acquire_async(outside, needs, (self.name, self.declared), timeout))
+        return AsyncAcquire(lambda: acquire(outside, needs, (self.name, self.declared), timeout, awaits=True))
 
     @tells(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
     def reserve(

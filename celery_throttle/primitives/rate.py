@@ -6,15 +6,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import at, seconds
 from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key, printable, whole_number
+from celery_throttle.primitives.driving import ask, blocking
 from celery_throttle.primitives.elsewhere import RATE
-from celery_throttle.store.scripts import Call, Script, execute, execute_async
+from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -93,156 +94,6 @@ class AsyncReservation(_Slot):
     async def cancel(self) -> bool:
         """As `Reservation.cancel`."""
         return await self._limiter.cancel(self.call_id)
-
-
-@constructor_tells(**RATE)
-class RateLimiter:
-    """A limit on starts per second, minute, hour or day, over all processes::
-
-        from celery_throttle.primitives import RateLimiter
-        from redis import Redis
-
-        calls = RateLimiter(Redis(), "api", "100/m", burst=10)
-        if decision := calls.acquire():
-            print("go on;", decision.remaining, "more may start at once")
-        else:
-            print("again in", decision.retry_after, "seconds")
-
-        if slot := calls.reserve(max_wait=60):  # books a future start, so no later caller overtakes
-            print("sleep", slot.delay, "seconds, or use", slot.start, "as eta")
-            slot.cancel()                       # not needed after all
-
-    Without a pause, starts are evenly spaced: "100/m" is one every 0.6 seconds. After a pause up to ``burst`` starts
-    are allowed at once. A period of a rate begins with a start, and its end is exclusive. In any period there are at
-    most ``count + burst - 1`` starts. With several rates, a start needs the consent of all; a refused one counts for
-    none of them.
-
-    A call with a ``cost`` counts as that many starts. With a cost above ``burst`` the call has to wait until all booked
-    starts are used up. Then it starts, and later calls wait longer. For the bound above, that cost replaces ``burst``.
-
-    `acquire` is for callers that can come back later; a due start goes to the next call. `reserve` is first come, first
-    served. `AsyncRateLimiter` is the same for asyncio.
-
-    Source: GCRA, the generic cell rate algorithm (ITU-T I.371), as in redis-cell and throttled, with reservations
-    added. For each rate the store keeps the end of its bookings, exactly: in microseconds of the store's clock and
-    fractions of one. Complexity: O(number of rates), one round trip, one key of about 200 bytes. The key expires one
-    minute after all booked starts are used up.
-
-    Args:
-        client: a redis-py client, decoding replies or not.
-        name: the name of the limiter; 1 to 200 printable characters. Limiters of one name and prefix share their state.
-        rates: "100/m" or a `Rate`, or a list of them.
-        burst: number of starts at once after a pause: one number for all rates, or a list with one for each.
-        prefix: the beginning of its keys.
-
-    Raises:
-        ConfigurationError: an argument cannot work.
-        redis.RedisError: an error of the client; the server may have carried out the call or not.
-
-    Warning:
-        With one ``burst`` for several rates, only the widest spaced rate has an effect: "10/s" never matters beside
-        "5000/h", which is one every 0.72 seconds. Give the wider rates a burst: ``["10/s", "5000/h"], burst=[1, 500]``.
-
-        redis-py sends a command again when its reply is lost. The repeated call then has the same answer if no other
-        call booked in between. Otherwise one start is wasted; no start is ever given twice. A caller with retries of
-        its own gets the same answer by one ``call_id`` for all of them.
-
-        Refused callers of `acquire` have no place in line: beside busy callers a large cost may wait for ever.
-        A reserved start is a time by the store's clock, and only a promise that the rates allow it. If that clock is
-        set back, the bookings in the store move with it, but not the times that were returned. If it is set forward, or
-        the server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
-    """
-
-    def __init__(
-        self,
-        client: Redis,
-        name: str,
-        rates: str | Rate | Sequence[str | Rate],
-        *,
-        burst: int | Sequence[int] = 1,
-        prefix: str = "throttle",
-    ) -> None:
-        self._client = checked_client(client)
-        self._calls = _Calls.of(name, rates, burst, prefix)
-
-    def __repr__(self) -> str:
-        return f"<RateLimiter {self._calls}>"
-
-    def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
-        """Take a start now if all rates allow one.
-
-        Args:
-            cost: number of starts that the call counts as.
-            call_id: the same text for a call that is sent again; by default a new one.
-        """
-        return self._calls.decision(execute(self._client, self._calls.take(cost, 0, _name(call_id))))
-
-    def peek(self, cost: int = 1) -> Decision:
-        """Return the decision of `acquire`, and count nothing."""
-        return self._calls.decision(execute(self._client, self._calls.peek(cost)))
-
-    def reserve(self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None) -> Reservation:
-        """Book the first start that all rates allow.
-
-        Args:
-            cost: number of starts that the call counts as.
-            max_wait: the longest delay in seconds; a later start is not booked. By default ten years.
-            call_id: the same text for a call that is sent again; by default a new one.
-        """
-        call_id = _name(call_id)
-        raw = execute(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
-        return Reservation(*_slot(raw), call_id, self)
-
-    def cancel(self, call_id: str) -> bool:
-        """Give back the booking with this id, as `Reservation.cancel` does."""
-        return bool(execute(self._client, self._calls.cancel(call_id)))
-
-
-@constructor_tells(**RATE)
-class AsyncRateLimiter:
-    """As `RateLimiter`, on an asyncio client.
-
-    For example::
-
-        calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
-        slot = await calls.reserve()
-        await asyncio.sleep(slot.delay)
-    """
-
-    def __init__(
-        self,
-        client: AsyncRedis,
-        name: str,
-        rates: str | Rate | Sequence[str | Rate],
-        *,
-        burst: int | Sequence[int] = 1,
-        prefix: str = "throttle",
-    ) -> None:
-        self._client = checked_client(client, awaits=True)
-        self._calls = _Calls.of(name, rates, burst, prefix)
-
-    def __repr__(self) -> str:
-        return f"<AsyncRateLimiter {self._calls}>"
-
-    async def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
-        """As `RateLimiter.acquire`."""
-        return self._calls.decision(await execute_async(self._client, self._calls.take(cost, 0, _name(call_id))))
-
-    async def peek(self, cost: int = 1) -> Decision:
-        """As `RateLimiter.peek`."""
-        return self._calls.decision(await execute_async(self._client, self._calls.peek(cost)))
-
-    async def reserve(
-        self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None
-    ) -> AsyncReservation:
-        """As `RateLimiter.reserve`."""
-        call_id = _name(call_id)
-        raw = await execute_async(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
-        return AsyncReservation(*_slot(raw), call_id, self)
-
-    async def cancel(self, call_id: str) -> bool:
-        """As `RateLimiter.cancel`."""
-        return bool(await execute_async(self._client, self._calls.cancel(call_id)))
 
 
 @dataclass(frozen=True)
@@ -331,3 +182,159 @@ def _name(call_id: str | None) -> str:
 def _slot(raw: Any) -> tuple[bool, datetime, float]:
     booked, now, start, *_ = raw
     return bool(booked), _EPOCH + timedelta(microseconds=start), max(start - now, 0) / _SECOND
+
+
+class _Limiter:
+    """What both kinds of limiters have."""
+
+    _reservation: ClassVar[Any]
+
+    def __init__(self, client: Any, calls: _Calls, *, awaits: bool) -> None:
+        self._client, self._calls = checked_client(client, awaits=awaits), calls
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._calls}>"
+
+
+@constructor_tells(**RATE)
+class AsyncRateLimiter(_Limiter):
+    """As `RateLimiter`, on an asyncio client.
+
+    For example::
+
+        calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
+        slot = await calls.reserve()
+        await asyncio.sleep(slot.delay)
+    """
+
+    _reservation = AsyncReservation
+
+    def __init__(
+        self,
+        client: AsyncRedis,
+        name: str,
+        rates: str | Rate | Sequence[str | Rate],
+        *,
+        burst: int | Sequence[int] = 1,
+        prefix: str = "throttle",
+    ) -> None:
+        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=True)
+
+    async def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
+        """As `RateLimiter.acquire`."""
+        return self._calls.decision(await ask(self._client, self._calls.take(cost, 0, _name(call_id))))
+
+    async def peek(self, cost: int = 1) -> Decision:
+        """As `RateLimiter.peek`."""
+        return self._calls.decision(await ask(self._client, self._calls.peek(cost)))
+
+    async def reserve(
+        self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None
+    ) -> AsyncReservation:
+        """As `RateLimiter.reserve`."""
+        call_id = _name(call_id)
+        raw = await ask(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
+        return self._reservation(*_slot(raw), call_id, self)
+
+    async def cancel(self, call_id: str) -> bool:
+        """As `RateLimiter.cancel`."""
+        return bool(await ask(self._client, self._calls.cancel(call_id)))
+
+
+@constructor_tells(**RATE)
+class RateLimiter(_Limiter):
+    """A limit on starts per second, minute, hour or day, over all processes::
+
+        from celery_throttle.primitives import RateLimiter
+        from redis import Redis
+
+        calls = RateLimiter(Redis(), "api", "100/m", burst=10)
+        if decision := calls.acquire():
+            print("go on;", decision.remaining, "more may start at once")
+        else:
+            print("again in", decision.retry_after, "seconds")
+
+        if slot := calls.reserve(max_wait=60):  # books a future start, so no later caller overtakes
+            print("sleep", slot.delay, "seconds, or use", slot.start, "as eta")
+            slot.cancel()                       # not needed after all
+
+    Without a pause, starts are evenly spaced: "100/m" is one every 0.6 seconds. After a pause up to ``burst`` starts
+    are allowed at once. A period of a rate begins with a start, and its end is exclusive. In any period there are at
+    most ``count + burst - 1`` starts. With several rates, a start needs the consent of all; a refused one counts for
+    none of them.
+
+    A call with a ``cost`` counts as that many starts. With a cost above ``burst`` the call has to wait until all booked
+    starts are used up. Then it starts, and later calls wait longer. For the bound above, that cost replaces ``burst``.
+
+    `acquire` is for callers that can come back later; a due start goes to the next call. `reserve` is first come, first
+    served. `AsyncRateLimiter` is the same for asyncio.
+
+    Source: GCRA, the generic cell rate algorithm (ITU-T I.371), as in redis-cell and throttled, with reservations
+    added. For each rate the store keeps the end of its bookings, exactly: in microseconds of the store's clock and
+    fractions of one. Complexity: O(number of rates), one round trip, one key of about 200 bytes. The key expires one
+    minute after all booked starts are used up.
+
+    Args:
+        client: a redis-py client, decoding replies or not.
+        name: the name of the limiter; 1 to 200 printable characters. Limiters of one name and prefix share their state.
+        rates: "100/m" or a `Rate`, or a list of them.
+        burst: number of starts at once after a pause: one number for all rates, or a list with one for each.
+        prefix: the beginning of its keys.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+        redis.RedisError: an error of the client; the server may have carried out the call or not.
+
+    Warning:
+        With one ``burst`` for several rates, only the widest spaced rate has an effect: "10/s" never matters beside
+        "5000/h", which is one every 0.72 seconds. Give the wider rates a burst: ``["10/s", "5000/h"], burst=[1, 500]``.
+
+        redis-py sends a command again when its reply is lost. The repeated call then has the same answer if no other
+        call booked in between. Otherwise one start is wasted; no start is ever given twice. A caller with retries of
+        its own gets the same answer by one ``call_id`` for all of them.
+
+        Refused callers of `acquire` have no place in line: beside busy callers a large cost may wait for ever.
+        A reserved start is a time by the store's clock, and only a promise that the rates allow it. If that clock is
+        set back, the bookings in the store move with it, but not the times that were returned. If it is set forward, or
+        the server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
+    """
+
+    _reservation = Reservation
+
+    def __init__(
+        self,
+        client: Redis,
+        name: str,
+        rates: str | Rate | Sequence[str | Rate],
+        *,
+        burst: int | Sequence[int] = 1,
+        prefix: str = "throttle",
+    ) -> None:
+        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=False)
+
+    @blocking(AsyncRateLimiter.acquire)
+    def acquire(self) -> Decision:
+        """Take a start now if all rates allow one.
+
+        Args:
+            cost: number of starts that the call counts as.
+            call_id: the same text for a call that is sent again; by default a new one.
+        """
+
+    @blocking(AsyncRateLimiter.peek)
+    def peek(self) -> Decision:
+        """Return the decision of `acquire`, and count nothing."""
+
+    @blocking(AsyncRateLimiter.reserve)
+    def reserve(self) -> Reservation:
+        """Book the first start that all rates allow.
+
+        Args:
+            cost: number of starts that the call counts as.
+            max_wait: the longest delay in seconds; a later start is not booked. By default ten years.
+            call_id: the same text for a call that is sent again; by default a new one.
+        """
+
+    @blocking(AsyncRateLimiter.cancel)
+    def cancel(self) -> bool:
+        """Give back the booking with this id, as `Reservation.cancel` does."""

@@ -19,7 +19,7 @@ from celery_throttle.primitives.checks import (
     space,
     whole_number,
 )
-from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
+from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:

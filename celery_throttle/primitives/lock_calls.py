@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.wording import at, seconds
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_name, milliseconds, named_key, program_name, shown
-from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
+from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
