@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.checks import text, whole
 from celery_throttle.core.wrong_calls import constructor_tells
-from celery_throttle.primitives.checks import checked_client, named_key, printable, space, whole_number
+from celery_throttle.primitives.checks import checked_client, named_key, space
 from celery_throttle.primitives.driving import ask, blocking
-from celery_throttle.primitives.elsewhere import COUNTER
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class _Calls:
         return Call(Script.load("counter/get"), (1, self.value))
 
     def add(self, amount: int, call_id: str | None) -> Call:
-        return self._change("add", call_id, whole_number("amount", amount, -_MOST, _MOST))
+        return self._change("add", call_id, whole("amount", amount, -_MOST, _MOST))
 
     def compare_and_set(self, expected: int, new: int, call_id: str | None) -> Call:
-        both = whole_number("expected", expected, -_MOST, _MOST), whole_number("new", new, -_MOST, _MOST)
+        both = whole("expected", expected, -_MOST, _MOST), whole("new", new, -_MOST, _MOST)
         return self._change("compare_and_set", call_id, *both)
 
     def advance(self, step: int, floor: int | None, call_id: str | None) -> Call:
-        at_least = () if floor is None else (whole_number("floor", floor, -_MOST, _MOST),)
-        return self._change("advance", call_id, whole_number("step", step, 0, _MOST), *at_least)
+        at_least = () if floor is None else (whole("floor", floor, -_MOST, _MOST),)
+        return self._change("advance", call_id, whole("step", step, 0, _MOST), *at_least)
 
     def get_and_reset(self, call_id: str | None) -> Call:
         return self._change("get_and_reset", call_id)
@@ -56,7 +56,7 @@ class _Calls:
         if call_id is None:
             return Call(script, (1, self.value, *rest))
         before, after = self.called
-        call = f"{before}:{verb}:{after}:{printable('call_id', call_id)}"
+        call = f"{before}:{verb}:{after}:{text('call_id', call_id)}"
         return Call(script, (2, self.value, call, *rest))
 
 
@@ -77,7 +77,7 @@ class _Counter:
         return f"<{type(self).__name__} {self._calls.value!r}>"
 
 
-@constructor_tells(**COUNTER)
+@constructor_tells()
 class AsyncCounter(_Counter):
     """As `Counter`, on an asyncio client.
 
@@ -111,7 +111,7 @@ class AsyncCounter(_Counter):
         return _value(await ask(self._client, self._calls.get_and_reset(call_id)))
 
 
-@constructor_tells(**COUNTER)
+@constructor_tells()
 class Counter(_Counter):
     """A whole number that many processes share; each method is one script, so no change is ever retried::
 

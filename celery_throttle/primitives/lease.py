@@ -14,8 +14,9 @@ from datetime import datetime, timezone
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core import checks
 from celery_throttle.errors import ConfigurationError, LeaseLost
-from celery_throttle.primitives.checks import shown
+from celery_throttle.primitives.checks import LEAST, shown
 from celery_throttle.primitives.driving import run, settled
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Lease(ABC):
 
     async def _renew(self, lease: float | None) -> bool:
         self._check_held()
-        seconds = self._seconds if lease is None else lease
+        seconds = self._seconds if lease is None else checks.seconds("lease", lease, LEAST)
         started = time.monotonic()
         if not await self._extend(seconds):
             self._check_held()  # a release during the call is no loss

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from celery_throttle.core.checks import TEN_YEARS, seconds, text, whole
 from celery_throttle.core.rates import Rate, read_rates
-from celery_throttle.core.wording import at, seconds
+from celery_throttle.core.wording import at
+from celery_throttle.core.wording import seconds as shown
 from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.checks import checked_client, named_key, printable, whole_number
+from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import ask, blocking
-from celery_throttle.primitives.elsewhere import RATE
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ __all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "R
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
-#: Ten years in microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
-_HORIZON = 10 * 365 * 86400 * _SECOND
+#: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
+_HORIZON = int(TEN_YEARS) * _SECOND
 _MOST = 10**12
 
 
@@ -48,9 +50,7 @@ class Decision:
         return self.allowed
 
     def __str__(self) -> str:
-        return (
-            f"allowed, {self.remaining} more now" if self.allowed else f"refused, again in {seconds(self.retry_after)}"
-        )
+        return f"allowed, {self.remaining} more now" if self.allowed else f"refused, again in {shown(self.retry_after)}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Slot:
         return self.booked
 
     def __str__(self) -> str:
-        return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {seconds(self.delay)}"
+        return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {shown(self.delay)}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _Calls:
         return self._ask("peek", cost, 0, "")
 
     def cancel(self, call_id: str) -> Call:
-        name = printable("call_id", call_id)
+        name = text("call_id", call_id)
         return Call(Script.load("rate/cancel"), (1, self.key, name, len(self.fields), *self.fields))
 
     def decision(self, raw: Any) -> Decision:
@@ -137,7 +137,7 @@ class _Calls:
         return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
 
     def _ask(self, verb: str, cost: int, max_wait: int, call_id: str) -> Call:
-        whole_number("cost", cost, 1, _MOST)
+        whole("cost", cost, 1, _MOST)
         arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
         for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
             arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
@@ -156,7 +156,7 @@ def _bursts(burst: int | Sequence[int], rates: Sequence[Rate]) -> tuple[int, ...
             f"burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or one for each"
         )
     for rate, several in zip(rates, bursts, strict=True):
-        _spacing("burst", rate, whole_number("burst", several, 1, _MOST))
+        _spacing("burst", rate, whole("burst", several, 1, _MOST))
     return bursts
 
 
@@ -170,13 +170,11 @@ def _spacing(what: str, rate: Rate, amount: int) -> tuple[int, int]:
 def _microseconds(max_wait: object) -> int:
     if max_wait is None:
         return _HORIZON
-    if isinstance(max_wait, bool) or not isinstance(max_wait, int | float) or not max_wait >= 0:
-        raise ConfigurationError(f"max_wait must be a number of seconds, 0 or more, or None, got {max_wait!r}")
-    return int(min(max_wait * _SECOND, _HORIZON))
+    return int(min(seconds("max_wait", max_wait, most=math.inf) * _SECOND, _HORIZON))
 
 
 def _name(call_id: str | None) -> str:
-    return os.urandom(8).hex() if call_id is None else printable("call_id", call_id)
+    return os.urandom(8).hex() if call_id is None else text("call_id", call_id)
 
 
 def _slot(raw: Any) -> tuple[bool, datetime, float]:
@@ -196,7 +194,7 @@ class _Limiter:
         return f"<{type(self).__name__} {self._calls}>"
 
 
-@constructor_tells(**RATE)
+@constructor_tells()
 class AsyncRateLimiter(_Limiter):
     """As `RateLimiter`, on an asyncio client.
 
@@ -241,7 +239,7 @@ class AsyncRateLimiter(_Limiter):
         return bool(await ask(self._client, self._calls.cancel(call_id)))
 
 
-@constructor_tells(**RATE)
+@constructor_tells()
 class RateLimiter(_Limiter):
     """A limit on starts per second, minute, hour or day, over all processes::
 

@@ -8,11 +8,11 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from celery_throttle.core.checks import seconds
 from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import NotAcquired, StoreUnavailable
-from celery_throttle.primitives.checks import milliseconds, patience, shown
+from celery_throttle.primitives.checks import LEAST, patience, shown
 from celery_throttle.primitives.driving import blocking, blocking_block, settled
-from celery_throttle.primitives.elsewhere import REDLOCK
 from celery_throttle.primitives.lease import AsyncRenewableLease, Lease, RenewableLease
 from celery_throttle.primitives.lock_calls import Grant, LockCalls
 from celery_throttle.primitives.redlock_nodes import AsyncNode, Node
@@ -162,9 +162,11 @@ class _Redlock:
         self, clients: Sequence[Any], prefix: str, lease: float, node_timeout: float, drift: float, *, awaits: bool
     ) -> None:
         check_servers(clients, awaits=awaits)
-        milliseconds("node_timeout", node_timeout)
         self.calls = LockCalls(prefix, lease)
-        self.quorum = Quorum([(AsyncNode if awaits else Node)(client) for client in clients], node_timeout)
+        self.quorum = Quorum(
+            [(AsyncNode if awaits else Node)(client) for client in clients],
+            seconds("node_timeout", node_timeout, LEAST),
+        )
         self._drift, self._sleep = checked_drift(drift), asyncio.sleep if awaits else time.sleep
 
     def drift(self, lease: float) -> float:
@@ -195,7 +197,7 @@ class _Redlock:
         self.quorum.give_back_later(release, attempt.lease)
 
 
-@constructor_tells(**REDLOCK)
+@constructor_tells()
 class AsyncRedlock(_Redlock):
     """As `Redlock`, on asyncio clients; both may be used on the same servers.
 
@@ -282,7 +284,7 @@ class AsyncRedlock(_Redlock):
             yield held
 
 
-@constructor_tells(**REDLOCK)
+@constructor_tells()
 class Redlock(_Redlock):
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 
