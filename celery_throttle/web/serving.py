@@ -24,7 +24,7 @@ __all__ = ["behind", "listening", "root_of", "serve"]
 _SHORTEST = 16
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 #: The names of this machine. "[" is the rest of an IPv6 address that an old Starlette compares.
-_LOCAL = ("localhost", "127.0.0.1", "[::1]", "[")
+_LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]", "[")
 _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one"""
 
 
