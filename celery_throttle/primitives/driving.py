@@ -1,7 +1,8 @@
 """Run the coroutines of a primitive: in an event loop, or at once, on a client that blocks.
 
 Each primitive is written once, for asyncio. On a client that blocks, its coroutines never wait for a loop, so the class
-for threads runs them to their end without one.
+for threads runs them to their end without one. What is there twice differs in more than the wait: constructors and
+result types, for type checkers; and what goes on in the background, which is a thread or a task.
 """
 
 from __future__ import annotations
