@@ -27,8 +27,24 @@ StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
 _PLACE = re.compile(r"[\w.-]+(:[0-9]+)?")
-#: Names with the opposite meaning: a rename without a change of the value would turn every limit off.
-_OPPOSITES = frozenset({"disabled", "disable"})
+#: Names that are no settings, each with the fix. Without the opposites a similar name would turn every limit off.
+_ELSEWHERE = {
+    "throttle": "each has a name of its own, write throttle_url = 'redis://host:6379/0'",
+    **dict.fromkeys(
+        (f"{_PREFIX}{name}{plural}" for name in (*TASK_OPTIONS, "task") for plural in ("", "s")),
+        "set limits on the tasks, @app.task(base=Throttled, limit=5), or in task_annotations = {'shop.render': "
+        "{'limit': 5}}",
+    ),
+    **dict.fromkeys(
+        ("throttle_disabled", "throttle_disable"),
+        "throttle_enabled is the opposite: True enforces limits, and is the default, write throttle_enabled = False to "
+        "turn all off",
+    ),
+    "throttle_result_state": (  # a former setting
+        "leave it out, and connect a receiver to celery_throttle.signals.task_parked that writes the state, as "
+        "docs/reference/signals.md does in 'The state of a parked task'"
+    ),
+}
 _DAY = 86400.0
 #: The length of the name of an environment, which has to fit into the head of each page on a phone.
 _LONGEST_ENVIRONMENT = 40
@@ -151,34 +167,14 @@ class Settings:
             bare = name.lower().removeprefix(namespace.lower())
             if not namespace and name != bare and bare in known:
                 raise ConfigurationError(f"Setting {name!r} has no effect in capitals: write {bare!r}")
-            if bare == _PREFIX.rstrip("_"):
-                raise ConfigurationError(
-                    f"Unknown setting {name!r}: each has a name of its own, write throttle_url = 'redis://host:6379/0'"
-                )
-            if bare.startswith(_PREFIX) and bare.removeprefix(_PREFIX).rstrip("s") in (*TASK_OPTIONS, "task"):
-                raise ConfigurationError(
-                    f"Unknown setting {name!r}: set limits on the tasks, @app.task(base=Throttled, limit=5), or in "
-                    f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
-                )
+            if bare in _ELSEWHERE:
+                raise ConfigurationError(f"Unknown setting {name!r}: {_ELSEWHERE[bare]}")
             if bare.startswith(_PREFIX) and bare not in known:
-                own = bare.removeprefix(_PREFIX)
-                if own in _OPPOSITES:
-                    raise ConfigurationError(
-                        f"Unknown setting {name!r}: throttle_enabled is the opposite: True enforces limits, and is the "
-                        f"default, write throttle_enabled = False to turn all off"
-                    )
-                if own == "result_state":  # its former name
-                    raise ConfigurationError(
-                        f"Unknown setting {name!r}: leave it out, and connect a receiver to celery_throttle.signals."
-                        f"task_parked that writes the state, as docs/reference/signals.md does in "
-                        f"'The state of a parked task'"
-                    )
-                close = closest(own, (each.removeprefix(_PREFIX) for each in known), 0.65)
-                meant = _PREFIX + close if close else ""
+                meant = closest(bare.removeprefix(_PREFIX), (each.removeprefix(_PREFIX) for each in known), 0.65)
                 if not meant:
                     raise ConfigurationError(f"Unknown setting {name!r}: there are {', '.join(sorted(known))}")
-                written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
-                raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
+                right = f"{_PREFIX}{meant}".upper() if namespace and name.isupper() else f"{_PREFIX}{meant}"
+                raise ConfigurationError(f"Unknown setting {name!r}, did you mean {name[: -len(bare)] + right!r}?")
             if not namespace and (almost := _almost(bare, known)):
                 raise ConfigurationError(f"Setting {name!r} has no effect: write {almost!r}")
 
