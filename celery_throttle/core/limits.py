@@ -10,7 +10,7 @@ from typing import Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.checks import MOST, group_name, plain, text, whole
-from celery_throttle.core.declared import Declared, described
+from celery_throttle.core.declaration import Declaration, described
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import constructor_tells
@@ -126,9 +126,9 @@ class Limit:
         return both
 
     @cached_property
-    def declaration(self) -> Declared:
+    def declaration(self) -> Declaration:
         """The numbers of the limit that all workers have to share."""
-        return Declared(self.permits, self.rates, self.max_parked, self.fair_by is not None)
+        return Declaration(self.permits, self.rates, self.max_parked, self.fair_by is not None)
 
     @cached_property
     def declared(self) -> str:

@@ -83,7 +83,7 @@ def blocking_block(
             else:
                 run(block.__aexit__(None, None, None))
 
-        _describe(call, method, described)
+        _describe(call, method, described, "AbstractContextManager[{}]")
         return call
 
     return decorate
@@ -96,7 +96,7 @@ def _called(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise TypeError(str(error).removeprefix("Async")) from None
 
 
-def _describe(call: Any, method: Callable[..., Any], described: Callable[..., Any]) -> None:
+def _describe(call: Any, method: Callable[..., Any], described: Callable[..., Any], returns: str = "{}") -> None:
     update_wrapper(call, described)
-    returns = signature(described).return_annotation
+    returns = returns.format(signature(described).return_annotation)
     vars(call)["__signature__"] = signature(method).replace(return_annotation=returns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.declared import Declared
+from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate
 from celery_throttle.core.wording import counted, end_of, listed, one_line, seconds
 from celery_throttle.store.reading import text, when
@@ -240,7 +240,7 @@ def _status(
     parked_of_keys: int = 0,
 ) -> LimitStatus:
     bucket = Bucket.parse(text_of_bucket)
-    code = Declared.parse(declared) if declared else Declared(None)
+    code = Declaration.parse(declared) if declared else Declaration(None)
     overrides: dict[str, Any] = {}
     # An override of the key takes precedence over one of the limit.
     for scope, packed in ((Bucket(bucket.name), of_limit), (bucket, of_bucket)) if of_limit or of_bucket else ():

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from celery_throttle.core.json_text import write
 from celery_throttle.core.rates import Rate
 
-__all__ = ["Declared", "described"]
+__all__ = ["Declaration", "described"]
 
 
-class Declared(NamedTuple):
+class Declaration(NamedTuple):
     """The numbers of a limit that all workers have to share.
 
     Attributes:
@@ -30,7 +30,7 @@ class Declared(NamedTuple):
     @property
     def text(self) -> str:
         """The declaration as the store keeps it: the permits, or JSON as permits.lua reads it."""
-        if self == Declared(self.permits):
+        if self == Declaration(self.permits):
             return str(self.permits)
         declaration: dict[str, Any] = {"permits": self.permits or 0}
         if self.rates:
@@ -43,7 +43,7 @@ class Declared(NamedTuple):
 
     @classmethod
     @lru_cache(maxsize=1024)  # all keys of a limit have the same
-    def parse(cls, text: str) -> Declared:
+    def parse(cls, text: str) -> Declaration:
         """Parse `text`.
 
         Raises:
@@ -65,4 +65,4 @@ class Declared(NamedTuple):
 
 def described(text: str) -> str:
     """Return the declaration in this text for people."""
-    return str(Declared.parse(text))
+    return str(Declaration.parse(text))
