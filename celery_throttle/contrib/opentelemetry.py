@@ -11,8 +11,7 @@ from celery.signals import task_prerun
 from celery_throttle.control.metrics import described, scraped
 from celery_throttle.core.policy import costs_of
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.tasks.arguments import values_of
-from celery_throttle.tasks.registry import policies_of
+from celery_throttle.tasks.registry import call_of, policies_of
 from celery_throttle.worker.celery_side.wait_header import show_waits, waited
 from celery_throttle.worker.lock_plans import header_of
 
@@ -95,7 +94,7 @@ def _buckets_of(task: Any) -> list[Bucket]:
     values = header_of(task.request)
     try:
         if policy.varies and not policy.carried(values):
-            values = values_of(task, policy, task.request.args, task.request.kwargs)
+            values = policy.values(call_of(task, task.request.args, task.request.kwargs))
         needs = policy.needs(values) if policy.varies else policy.same
     except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []

@@ -1,14 +1,21 @@
-"""Bind the arguments of a call to parameters, as Python does."""
+"""The arguments of a call: bound to the task's parameters once, and read by the options that need them."""
 
 from __future__ import annotations
 
 import inspect
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.asking import shown, takes
+from celery_throttle.core.identity import pick
+from celery_throttle.errors import ConfigurationError, WrongArguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Binder"]
+__all__ = ["Binder", "TaskCall"]
+
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Binder:
@@ -21,20 +28,11 @@ class Binder:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(function)
-        parameters = self._signature.parameters
+        self.signature = inspect.signature(function)
+        parameters = self.signature.parameters
         ordinary = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
         self._names = tuple(parameters) if ordinary else None
         self._defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._by_place = tuple(name for name, one in parameters.items() if one.kind in by_place)
-
-    def left_out(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of the parameters that a call leaves out, by name."""
-        if not self._defaults:
-            return {}
-        given = {*self._by_place[: len(args)], *kwargs}
-        return {name: value for name, value in self._defaults.items() if name not in given}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, in the order of the parameters, with defaults.
@@ -55,6 +53,105 @@ class Binder:
             else:
                 if kwargs.keys() <= bound.keys() and kwargs.keys().isdisjoint(given):
                     return bound
-        exactly = self._signature.bind(*args, **kwargs)
+        exactly = self.signature.bind(*args, **kwargs)
         exactly.apply_defaults()
         return exactly.arguments
+
+
+class TaskCall:
+    """One call of a task.
+
+    Args:
+        task_name: name of the task, for the messages.
+        function: the body of the task, without ``self``; its parameters count.
+        args: positional arguments as given.
+        kwargs: keyword arguments as given.
+    """
+
+    def __init__(self, task_name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self.task_name, self.args, self.kwargs = task_name, tuple(args or ()), dict(kwargs or {})
+        self._function = function
+
+    @cached_property
+    def _binder(self) -> Binder:
+        return _binder(self._function)
+
+    @cached_property
+    def bound(self) -> dict[str, Any] | None:
+        """The arguments by name, with defaults; None if they do not fit the task, which fails when it runs then."""
+        try:
+            return self._binder.bind(self.args, self.kwargs)
+        except TypeError:
+            return None
+
+    def why_not(self) -> str:
+        """Return why the arguments do not fit the task: ``missing order_id``."""
+        signature = self._binder.signature
+        try:
+            given = signature.bind_partial(*self.args, **self.kwargs).arguments
+        except TypeError as error:
+            return str(error)
+        missing = [
+            name
+            for name, one in signature.parameters.items()
+            if name not in given and one.default is one.empty and one.kind not in _SEVERAL
+        ]
+        return f"missing {', '.join(missing)}"
+
+    def wrong(self, why: str) -> ConfigurationError:
+        """Return the error of a call from which an option cannot be read."""
+        text = f"Task {self.task_name}: {why}"
+        return ConfigurationError(text) if self.bound is not None else WrongArguments(f"{text} ({self.why_not()})")
+
+    def read(self, option: str, part: str | Callable[..., Any]) -> Any:
+        """Return the part of the arguments that an option names, or the result of the option's function.
+
+        The function gets the arguments as given. It also gets the task's defaults for arguments that the call left out,
+        by name where the function takes names.
+
+        Raises:
+            ConfigurationError: the call has no such part. Or the function raised an error, which is the ``__cause__``,
+                or returned None.
+        """
+        if callable(part):
+            return self._result(option, part)
+        try:
+            # kwargs beside the bound arguments, so that a name inside the task's own **kwargs is found, too.
+            return pick({**self.kwargs, **(self.bound or {})}, part)
+        except ConfigurationError as error:
+            raise self.wrong(f"{option}: {error}") from None
+
+    def _result(self, option: str, function: Callable[..., Any]) -> Any:
+        args, kwargs = self._with_defaults(function)
+        try:
+            found = function(*args, **kwargs)
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            if not takes(function, args, kwargs):
+                raise self.wrong(
+                    f"the function given as {option} takes {shown(inspect.signature(function))}, but the call has "
+                    f"{_counted(args, kwargs)}: give it the parameters of the task"
+                ) from None
+            raise self.wrong(f"the function given as {option} raised {type(error).__name__}: {error}") from error
+        if found is None:
+            raise self.wrong(f"the function given as {option} returned None: have it return text or a number")
+        return found
+
+    def _with_defaults(self, function: Callable[..., Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the defaults, by name or else by position; without them if neither way fits."""
+        if self.bound is None:
+            return self.args, self.kwargs
+        given = self._binder.signature.bind(*self.args, **self.kwargs).arguments
+        left_out = {name: value for name, value in self.bound.items() if name not in given}
+        ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(self.args, {**self.kwargs, **left_out})]
+        ways += [((*self.args, *left_out.values()), {})] if not self.kwargs else []
+        return next((way for way in ways if takes(function, *way)), (self.args, self.kwargs))
+
+
+def _counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    positional = [f"{len(args)} positional"] if args or not kwargs else []
+    return " and ".join(positional + ([f"{', '.join(kwargs)} by name"] if kwargs else []))
+
+
+_binder = lru_cache(maxsize=512)(Binder)

@@ -1,67 +1,20 @@
-"""Call a user's function with the arguments of a task, with good error messages."""
+"""Check that the functions and names that users give as options fit the parameters of their task."""
 
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.checks import closest
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["answer_of", "check_function", "plain", "taken", "why_not"]
+__all__ = ["check_function", "shown", "taken", "takes"]
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def answer_of(
-    task_name: str,
-    option: str,
-    function: Callable[..., Any],
-    args: Iterable[Any],
-    kwargs: Mapping[str, Any],
-    left_out: Mapping[str, Any],
-) -> Any:
-    """Return the result of a user's function for the arguments of a call.
-
-    The function also gets the task's defaults for arguments that the call left out, by name where the function takes
-    names.
-
-    Args:
-        task_name: name of the task, for the messages.
-        option: the option that has the function as its value.
-        function: is called with the arguments as given, and with the defaults.
-        args: positional arguments as given.
-        kwargs: keyword arguments as given.
-        left_out: defaults of the arguments that the call left out, by name.
-
-    Raises:
-        ConfigurationError: the function raised an error, which is the ``__cause__``, or returned None.
-    """
-    args = tuple(args)
-    if left_out:
-        args, kwargs = _with_defaults(function, args, kwargs, left_out)
-    try:
-        found = function(*args, **kwargs)
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        if not _takes(function, args, kwargs):
-            raise ConfigurationError(
-                f"Task {task_name}: the function given as {option} takes {_taken_by(function)}, but the call has "
-                f"{_counted(args, kwargs)}: give it the parameters of the task"
-            ) from None
-        raise ConfigurationError(
-            f"Task {task_name}: the function given as {option} raised {type(error).__name__}: {error}"
-        ) from error
-    if found is None:
-        raise ConfigurationError(
-            f"Task {task_name}: the function given as {option} returned None: have it return text or a number"
-        )
-    return found
 
 
 def check_function(task_name: str, option: str, function: object, task: inspect.Signature | None) -> None:
@@ -92,27 +45,12 @@ def check_function(task_name: str, option: str, function: object, task: inspect.
         ((None,) * count, {}) for count in range(len(needed), len(names) + 1)
     ]
     by_name: list[tuple[Any, dict[str, None]]] = [((), dict.fromkeys(needed)), ((), dict.fromkeys(names))]
-    if not any(_takes(function, args, kwargs) for args, kwargs in positional + by_name):
+    if not any(takes(function, args, kwargs) for args, kwargs in positional + by_name):
         raise ConfigurationError(
-            f"Task {task_name}: the function given as {option} takes {_taken_by(function)}, but it is called with the "
-            f"arguments of the task, which takes {_shown(task)}: "
+            f"Task {task_name}: the function given as {option} takes {shown(inspect.signature(function))}, but it is "
+            f"called with the arguments of the task, which takes {shown(task)}: "
             f"write {option}=lambda {', '.join(names) or '*args'}: ..."
         )
-
-
-def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return why a function does not take these arguments: ``missing order_id``."""
-    signature = inspect.signature(function)
-    try:
-        given = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError as error:
-        return str(error)
-    missing = [
-        name
-        for name, one in signature.parameters.items()
-        if name not in given and one.default is one.empty and one.kind not in _SEVERAL
-    ]
-    return f"missing {', '.join(missing)}"
 
 
 def taken(path: str, parameters: Iterable[str]) -> str:
@@ -120,14 +58,9 @@ def taken(path: str, parameters: Iterable[str]) -> str:
     names = sorted(parameters)
     if not names:
         return "takes nothing: leave it out"
-    close = get_close_matches(path.partition(".")[0], names, n=1)
-    fix = f"did you mean {close[0]!r}?" if close else "name one of these"
+    close = closest(path.partition(".")[0], names)
+    fix = f"did you mean {close!r}?" if close else "name one of these"
     return f"takes {', '.join(names)}: {fix}"
-
-
-def plain(number: float) -> str:
-    """Return a number as people write it: 1000000, not 1e+06."""
-    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 def _no_value_of(function: Callable[..., Any]) -> str:
@@ -142,16 +75,8 @@ def _no_value_of(function: Callable[..., Any]) -> str:
     return ""
 
 
-def _with_defaults(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], left_out: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments with the defaults, by name or else by position; without them if neither way fits."""
-    ways: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [(args, {**kwargs, **left_out})]
-    ways += [((*args, *left_out.values()), {})] if not kwargs else []
-    return next((way for way in ways if _takes(function, *way)), (args, kwargs))
-
-
-def _takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+def takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function takes these arguments."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -161,16 +86,7 @@ def _takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[st
     return True
 
 
-def _taken_by(function: Callable[..., Any]) -> str:
-    return _shown(inspect.signature(function))
-
-
-def _shown(signature: inspect.Signature) -> str:
+def shown(signature: inspect.Signature) -> str:
     """Return parameters without their types: ``(order_id, amount=0)``."""
     bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     return str(inspect.Signature(bare))
-
-
-def _counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    positional = [f"{len(args)} positional"] if args or not kwargs else []
-    return " and ".join(positional + ([f"{', '.join(kwargs)} by name"] if kwargs else []))

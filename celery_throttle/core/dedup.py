@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from celery_throttle.core.asking import answer_of, plain, taken
-from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
+from celery_throttle.core.asking import taken
+from celery_throttle.core.checks import one_of, seconds
+from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of
 from celery_throttle.core.json_text import quote, write
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_throttle.core.arguments import TaskCall
 
 __all__ = [
     "DEDUP_OPTIONS",
@@ -35,25 +37,6 @@ DEDUP_OPTIONS = ("unique_on", "lock_until", "on_conflict", "remember", "lock_ttl
 PER_CALL = ("unique_on", "on_conflict")
 
 _NEWEST = ("replace", "keep_last")
-_LONGEST = 10 * 365 * 86400.0
-#: Values of other libraries, each with the value of `lock_until` or `on_conflict` that it means.
-_MEANT = {
-    "until_executed": "finished",
-    "until_and_while_executing": "finished",
-    "while_executing": "finished",
-    "executed": "finished",
-    "until_executing": "started",
-    "executing": "started",
-    "start": "started",
-    "until_expired": "expires",
-    "ignore": "skip",
-    "reject": "skip",
-    "drop": "skip",
-    "log": "skip",
-    "error": "raise",
-    "wait": "return_existing",
-    "True": "raise",
-}
 
 
 @dataclass(frozen=True)
@@ -115,40 +98,25 @@ class Dedup:
         spec = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
         return write(spec)[1:-1]
 
-    def plan(
-        self,
-        task_name: str,
-        arguments: Mapping[str, object],
-        args: Iterable[Any],
-        kwargs: Mapping[str, Any],
-        left_out: Mapping[str, Any],
-    ) -> LockPlan:
+    def plan(self, call: TaskCall) -> LockPlan:
         """Return the lock plan of a call.
-
-        Args:
-            task_name: name of the task.
-            arguments: arguments of the call by name, with defaults.
-            args: positional arguments as given.
-            kwargs: keyword arguments as given.
-            left_out: defaults of the arguments that the call left out, by name.
 
         Raises:
             ConfigurationError: the arguments cannot be compared.
         """
-        value: object = arguments
+        value: object = call.bound
         if callable(self.unique_on):
-            value = answer_of(task_name, "unique_on", self.unique_on, args, kwargs, left_out)
+            value = call.read("unique_on", self.unique_on)
         elif self.unique_on is not None:
-            try:
-                value = {path: pick({**kwargs, **arguments}, path) for path in self.unique_on}
-            except ConfigurationError as error:
-                raise ConfigurationError(f"Task {task_name}: unique_on: {error}") from None
+            value = {path: call.read("unique_on", path) for path in self.unique_on}
+        elif value is None:  # the task fails with these arguments when it runs; until then they are used as given
+            value = {"args": call.args, "kwargs": call.kwargs}
         try:
-            return LockPlan(identity_of(task_name, value), self)
+            return LockPlan(identity_of(call.task_name, value), self)
         except TypeError as error:
-            raise ConfigurationError(
-                f"Task {task_name}: cannot compare its arguments with those of another call ({error}): "
-                f"name those that count with unique_on=['order_id'], or give unique_on a function that returns text"
+            raise call.wrong(
+                f"cannot compare its arguments with those of another call ({error}): name those that count with "
+                f"unique_on=['order_id'], or give unique_on a function that returns text"
             ) from None
 
     def carried(self, header: Mapping[str, object]) -> LockPlan | None:
@@ -178,9 +146,8 @@ class Dedup:
         if "unique_on" in options:
             changed = replace(changed, unique_on=_unique_on(task_name, options["unique_on"]))
         if "on_conflict" in options:
-            changed = replace(
-                changed, on_conflict=_one_of(task_name, "on_conflict", options["on_conflict"], OnConflict)
-            )
+            conflict = one_of(f"Task {task_name}: on_conflict", options["on_conflict"], get_args(OnConflict))
+            changed = replace(changed, on_conflict=conflict)
         _check_together(task_name, changed)
         return changed
 
@@ -211,14 +178,13 @@ def task_dedup(
                 f"Task {task_name}: {names} needs singleton=True beside it: write singleton=True, {fix}"
             )
         return None
-    if given.get("lock_until") == "success":
-        raise ConfigurationError(_instead_of_success(task_name, given))
+    what = f"Task {task_name}: "
     dedup = Dedup(
         unique_on=_unique_on(task_name, given.get("unique_on")),
-        lock_until=_one_of(task_name, "lock_until", given.get("lock_until", "finished"), LockUntil),
-        on_conflict=_one_of(task_name, "on_conflict", given.get("on_conflict", "return_existing"), OnConflict),
-        remember=_seconds(task_name, "remember", given.get("remember", 0.0), 0.0),
-        lock_ttl=_seconds(task_name, "lock_ttl", given.get("lock_ttl", 86400.0), 1.0),
+        lock_until=one_of(f"{what}lock_until", given.get("lock_until", "finished"), get_args(LockUntil)),
+        on_conflict=one_of(f"{what}on_conflict", given.get("on_conflict", "return_existing"), get_args(OnConflict)),
+        remember=seconds(f"{what}remember", given.get("remember", 0.0), usual=3600),
+        lock_ttl=seconds(f"{what}lock_ttl", given.get("lock_ttl", 86400.0), 1.0, usual=3600),
     )
     _check_together(task_name, dedup)
     _check_parameters(task_name, dedup, parameters)
@@ -238,21 +204,6 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
         if wrong:
             fix = "" if why.startswith("use ") else ", so leave one of them out"
             raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}{fix}")
-
-
-def _instead_of_success(task_name: str, given: Mapping[str, object]) -> str:
-    """Return the fix for ``lock_until='success'``, which does not exist: after a failure it would block all calls."""
-    fix = (
-        f"remember=3600 or lock_until='expires', lock_ttl={given.get('lock_ttl', 3600)!r}: after a failure the first "
-        f"lets the next call run, the second does not"
-    )
-    if given.get("on_conflict") in _NEWEST:
-        fix = "lock_until='finished'"
-    elif "remember" in given:
-        counts = f"with remember={given['remember']!r} a success counts for so long"
-        fix = f"lock_until='finished': {counts}, and after a failure the next call may run"
-    known = ", ".join(map(repr, get_args(LockUntil)))
-    return f"Task {task_name}: lock_until must be one of {known}, got 'success': write {fix}"
 
 
 def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:
@@ -285,24 +236,3 @@ def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., ob
         f"Task {task_name}: unique_on must be a list of argument names such as ['order_id'], or a function of the "
         f"arguments, got {value!r}: write unique_on={[value] if isinstance(value, str) and value else ['order_id']!r}"
     )
-
-
-def _one_of(task_name: str, option: str, value: object, choices: Any) -> Any:
-    if value in get_args(choices):
-        return value
-    known = ", ".join(map(repr, get_args(choices)))
-    close = get_close_matches(str(value).lower(), get_args(choices), n=1)
-    meant = next((each for each in (_MEANT.get(str(value)), *close) if each in get_args(choices)), get_args(choices)[0])
-    lasts = isinstance(value, (int, float, timedelta)) and not isinstance(value, bool) and option == "lock_until"
-    fix = f"lock_until='expires', lock_ttl={value!r}" if lasts else f"{option}={meant!r}"
-    raise ConfigurationError(f"Task {task_name}: {option} must be one of {known}, got {value!r}: write {fix}")
-
-
-def _seconds(task_name: str, option: str, value: object, least: float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _LONGEST:
-        raise ConfigurationError(
-            f"Task {task_name}: {option} must be seconds or a timedelta, {plain(least)} or more, {plain(_LONGEST)} at "
-            f"the most, got {value!r}: write {option}=3600"
-        )
-    return float(seconds)

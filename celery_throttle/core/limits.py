@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import lcm
 from typing import Any
 
-from celery_throttle.core.asking import plain
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.checks import MOST, group_name, plain, text, whole
+from celery_throttle.core.declaration import Declaration, described
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described", "is_group"]
+__all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described"]
 
 #: Selects a part of the arguments: a name or dotted path, or a function of all arguments.
 Part = str | Callable[..., Any]
 
-_LONGEST_NAME = 200
 #: The highest number of permits, and of parked tasks.
-MOST_PERMITS = 10**9 - 1
+MOST_PERMITS = MOST
 _MOST_BURST = 10**6
-#: Argument names of other throttles, and arguments that belong elsewhere, each with its fix.
+#: Our own words that belong elsewhere, each with its fix.
 _ELSEWHERE = dict.fromkeys(
-    ("limit", "concurrency", "max_concurrency", "max_permits", "max", "count", "size", "value", "slots", "tokens"),
-    "write Limit('gpu', 4)",
+    ("cost", "start_deadline", "singleton", "unique_on"),
+    "set it on the task, @app.task(base=Throttled, limit=Limit('gpu', 4), ...)",
 ) | {
-    "rates": "write rate=['10/s', '5000/h'], burst=[1, 500]",
-    "period": "write rate='100/m'",
-    "per": "write rate='100/m'",
-    "keys": "write key='tenant_id'",
-    "fair": "write fair_by='tenant_id'",
-    "prefix": "set throttle_prefix, or give the limit a group",
+    "limit": "write Limit('gpu', 4)",
     "lease": "set throttle_lease",
-    "ttl": "set throttle_lease",
-    **{
-        name: f"set it on the task, @app.task(base=Throttled, limit=Limit('gpu', 4), {write})"
-        for name, write in (
-            ("cost", "cost=2"),
-            ("start_deadline", "start_deadline=30"),
-            ("singleton", "singleton=True"),
-            ("unique_on", "singleton=True, unique_on=['order_id']"),
-        )
-    },
+    "prefix": "set throttle_prefix, or give the limit a group",
     "timeout": "write start_deadline=30 at the task, or limit.acquire(timeout=30)",
 }
 _MOST_WEIGHT = 1000
 #: Positions in a line have 16 digits and grow by at most this for each turn: enough for 28 years at 100 turns a second.
 MOST_STEP = 100_000
-_UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
 @constructor_tells(**_ELSEWHERE)
@@ -107,11 +91,7 @@ class Limit:
     group: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
-            raise ConfigurationError(
-                f"Limit name must be 1 to 200 printable characters, got {self.name!r}: write Limit('gpu', 4)"
-            )
+        text("Limit name", self.name)
         self._check_numbers()
         self._check_parts()
         self.rates  # noqa: B018 - raises if a rate or a burst cannot work
@@ -131,8 +111,7 @@ class Limit:
         try:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
-            reason = str(error).removeprefix("Rate").lstrip(": ")
-            raise ConfigurationError(f"Limit {self.name!r}: rate: {reason}") from None
+            raise ConfigurationError(f"{self._what}rate: {error}") from None
         burst = self.burst
         bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
         if len(bursts) != len(rates):
@@ -141,24 +120,20 @@ class Limit:
                 f"{counted(len(rates), 'rate')}: give one for all, burst=10, or one for each"
             )
         for several in bursts:
-            self._check_whole("burst", several, _MOST_BURST, "burst=10")
+            whole(f"{self._what}burst", several, most=_MOST_BURST, usual=10)
         both = tuple(zip(rates, bursts, strict=True))
         _check_each_matters(self.name, both)
         return both
 
     @cached_property
+    def declaration(self) -> Declaration:
+        """The numbers of the limit that all workers have to share."""
+        return Declaration(self.permits, self.rates, self.max_parked, self.fair_by is not None)
+
+    @cached_property
     def declared(self) -> str:
-        """The declaration that the store keeps: the permits, or JSON as permits.lua reads it."""
-        if not self.rates and not self.max_parked and not self.fair_by:
-            return str(self.permits)
-        declaration: dict[str, Any] = {"permits": self.permits or 0}
-        if self.rates:
-            declaration["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
-        if self.max_parked:
-            declaration["max_parked"] = self.max_parked
-        if self.fair_by:
-            declaration["fair"] = 1
-        return json.dumps(declaration, separators=(",", ":"))
+        """The declaration as the store keeps it."""
+        return self.declaration.text
 
     def bucket(self, key: str | None) -> Bucket:
         """Return the bucket of this limit, or of one key of it."""
@@ -172,10 +147,18 @@ class Limit:
         weights = self.weights or {}
         return round(min(lcm(*weights.values()), MOST_STEP) / weights.get(value, 1))
 
+    @property
+    def _what(self) -> str:
+        return f"Limit {self.name!r}: "
+
     def _check_numbers(self) -> None:
-        if self.permits is not None:
-            fix = self._instead_of_permits()
-            self._check_whole("permits", self.permits, MOST_PERMITS, fix or f"Limit({self.name!r}, 4)")
+        given: object = self.permits
+        if isinstance(given, str) and "/" in given:
+            raise ConfigurationError(
+                f"{self._what}permits must be a whole number, got {given!r}: write Limit({self.name!r}, rate={given!r})"
+            )
+        if given is not None:
+            whole(f"{self._what}permits", given, usual=4)
         elif self.rate is None:
             raise ConfigurationError(
                 f"Limit {self.name!r} has neither a number nor a rate: write Limit({self.name!r}, 4) or "
@@ -184,12 +167,9 @@ class Limit:
         if self.rate is None and self.burst != 1:
             raise ConfigurationError(f"Limit {self.name!r}: burst needs a rate beside it: write rate='100/m', burst=10")
         if self.max_parked is not None:
-            self._check_whole("max_parked", self.max_parked, MOST_PERMITS, "max_parked=1000")
-        if self.group is not None and not is_group(self.group):
-            raise ConfigurationError(
-                f"Limit {self.name!r}: group must be text without braces, wildcards, colons and blanks, "
-                f"got {self.group!r}: write group='eu'"
-            )
+            whole(f"{self._what}max_parked", self.max_parked, usual=1000)
+        if self.group is not None:
+            group_name(f"{self._what}group", self.group)
 
     def _check_parts(self) -> None:
         for option in ("key", "fair_by"):
@@ -211,38 +191,7 @@ class Limit:
                     f"{self.weights!r}: write weights={{'gold': 3}}"
                 )
             for value, weight in self.weights.items():
-                self._check_whole(f"weights[{value!r}]", weight, _MOST_WEIGHT, "weights={'gold': 3}")
-
-    def _instead_of_permits(self) -> str:
-        """Return the fix for a rate that was given as the number; "" if there is none."""
-        given: object = self.permits
-        return f"Limit({self.name!r}, rate={given!r})" if isinstance(given, str) and "/" in given else ""
-
-    def _check_whole(self, option: str, value: object, most: int, write: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ConfigurationError(
-                f"Limit {self.name!r}: {option} must be a whole number of 1 or more, {most} at the most, got "
-                f"{value!r}: write {write}"
-            )
-
-
-def is_group(name: object) -> bool:
-    """Return whether a value can be the name of a group, which is a part of the keys in Redis."""
-    return isinstance(name, str) and name.isprintable() and not set(name) & set("{}*?[]\\: \n")
-
-
-def described(declared: str) -> str:
-    """Return the declaration of a limit (see `Limit.declared`) for people: ``8, 100/m (burst 10)``."""
-    if declared.isdigit():
-        return declared
-    read = json.loads(declared)
-    parts = [str(read["permits"])] if read["permits"] else []
-    parts += [
-        f"{count}/{_UNITS.get(period, f'{plain(period / 1e6)} s')} (burst {burst})"
-        for count, period, burst in read.get("rates", ())
-    ]
-    parts += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
-    return ", ".join(parts + (["with turns"] if "fair" in read else []))
+                whole(f"{self._what}weights[{value!r}]", weight, most=_MOST_WEIGHT, fix="weights={'gold': 3}")
 
 
 def _one_part(option: str, given: object) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.asking import taken
+from celery_throttle.core.checks import MOST, closest, is_whole, seconds, whole
 from celery_throttle.core.dedup import DEDUP_OPTIONS
-from celery_throttle.core.limits import MOST_PERMITS, Limit
-from celery_throttle.core.policy import MOST_COST, Policy, is_cost
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import MOST_COST, Policy
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
@@ -26,57 +25,8 @@ LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
 #: Options of ``@app.task(base=Throttled, ...)`` beside Celery's own.
 TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
 _MOST_LIMITS = 8
-_LONGEST_SHOWN = 200
-#: Ten years, in seconds.
-_LONGEST = 10 * 365 * 86400
-#: Option names of other throttles and run-once plugins, each with our option.
-_ELSEWHERE = {
-    "concurrency": "limit=5",
-    "concurrency_limit": "limit=5",
-    "max_concurrency": "limit=5",
-    "max_concurrent": "limit=5",
-    "max_running": "limit=5",
-    "concurrency_key": "key='customer_id'",
-    "limit_key": "key='customer_id'",
-    "partition_key": "key='customer_id'",
-    "max_queued": "max_parked=1000",
-    "once": "singleton=True, unique_on=['order_id']",
-    "unique": "singleton=True",
-    "dedup": "singleton=True",
-    "unique_for": "singleton=True, remember=3600",
-    "unique_key": "singleton=True, unique_on=['order_id']",
-    "lock_expiry": "lock_ttl=3600",
-    "lock_expires": "lock_ttl=3600",
-    "lock_timeout": "lock_ttl=3600",
-    "lock_ttl_seconds": "lock_ttl=3600",
-    "raise_on_duplicate": "on_conflict='raise'",
-    "on_duplicate": "on_conflict='skip'",
-    "heimdall": "singleton=True, unique_on=['order_id']",
-    "unique_args": "singleton=True, unique_on=['order_id']",
-    "unique_lock": "singleton=True",
-    "unique_across_queues": "singleton=True",
-    "unique_until": "singleton=True, lock_until='finished'",
-    "until": "lock_until='finished'",
-    "queueing_lock": "singleton=True, unique_on=['order_id']",
-    "dedupe": "singleton=True",
-    "permits": "limit=5",
-    "max_permits": "limit=5",
-    "max_parallel": "limit=5",
-    "max_instances": "limit=1",
-    "total_limit": "limit=5",
-    "perform_limit": "limit=5",
-    "enqueue_limit": "max_parked=1000",
-    "max_waiting": "max_parked=1000",
-    "throttle": "limit=5",
-    "limiter": "rate='100/m'",
-    "ratelimit": "rate='100/m'",
-    "rate_limits": "rate='100/m'",
-    "rate_per_minute": "rate='100/m'",
-    "throttle_rate": "rate='100/m'",
-    "burst_size": "burst=10",
-    "fair": "fair_by='tenant_id'",
-    "fairness_key": "fair_by='tenant_id'",
-}
+#: Former names of options.
+_FORMER = {"until": "lock_until"}
 
 
 def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Policy | None:
@@ -109,23 +59,18 @@ def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str]
 
 def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
     limit, own = given.get("limit"), {name: given[name] for name in _OWN if name in given}
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
+    if limit is None or is_whole(limit):
         if limit is None and own and "rate" not in own:
             needed, first = ("a rate", "rate='100/m'") if "burst" in own else ("a limit or a rate", "limit=5")
             raise ConfigurationError(
                 f"Task {task_name}: {', '.join(own)} needs {needed} beside it: write {first}, {_completed(own)}"
             )
-        if limit is not None and limit > MOST_PERMITS:
-            raise ConfigurationError(
-                f"Task {task_name}: limit must be {MOST_PERMITS} at the most, got {limit}: write limit=5, or leave it "
-                f"out"
-            )
         return [_own_limit(task_name, limit, own)] if limit is not None or own else []
     limits = list(limit) if isinstance(limit, (list, tuple)) else [limit]
     if not 1 <= len(limits) <= _MOST_LIMITS or not all(isinstance(each, Limit) for each in limits):
         raise ConfigurationError(
-            f"Task {task_name}: limit must be a whole number of 1 or more, a Limit or a list of up to {_MOST_LIMITS} "
-            f"of them, got {_clipped(limit)}; write {_instead_of(limit)}"
+            f"Task {task_name}: limit must be a whole number from 1 to {MOST}, a Limit or a list of up to "
+            f"{_MOST_LIMITS} of them, got {limit!r:.200}; write {_instead_of(limit)}"
         )
     if not own:
         return limits
@@ -163,11 +108,6 @@ def _instead_of(limit: object) -> str:
     return "limit=5 or limit=Limit('gpu', 4)"
 
 
-def _clipped(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
-
-
 def _own_limit(task_name: str, permits: int | None, own: Mapping[str, Any]) -> Limit:
     try:
         return Limit(task_name, permits, **own)
@@ -198,11 +138,7 @@ def _check_together(task_name: str, limits: Sequence[Limit]) -> None:
 def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
     if (isinstance(cost, str) and cost) or callable(cost):
         return cost
-    if not is_cost(cost):
-        raise ConfigurationError(
-            f"Task {task_name}: cost must be a whole number from 1 to {MOST_COST}, the name of an argument or a "
-            f"function of the arguments, got {cost!r}: write cost=2 or cost='pages'"
-        )
+    whole(f"Task {task_name}: cost", cost, most=MOST_COST)
     for limit in limits:
         if limit.permits is not None and cost > limit.permits:
             raise ConfigurationError(
@@ -216,14 +152,7 @@ def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
 def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
     if "start_deadline" not in given:
         return None
-    value = given["start_deadline"]
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST:
-        raise ConfigurationError(
-            f"Task {task_name}: start_deadline must be seconds or a timedelta, more than 0, {_LONGEST} at the most, "
-            f"got {value!r}: write start_deadline=30"
-        )
-    return float(seconds)
+    return seconds(f"Task {task_name}: start_deadline", given["start_deadline"], 0.001)
 
 
 def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | None) -> None:
@@ -239,7 +168,7 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Container[str]) -> None:
-    """Refuse a misspelt option of ours, and the name that another plugin has for one.
+    """Refuse a misspelt option of ours, and the former name of one.
 
     Args:
         task_name: for the message.
@@ -247,21 +176,15 @@ def check_option_names(task_name: str, given: Iterable[str], known: Container[st
         known: names that Celery or the task's own base classes define; these are never refused.
 
     Raises:
-        ConfigurationError: a name that is not known is close to an option of ours, or has the same meaning.
+        ConfigurationError: a name that is not known is close to an option of ours, or was one.
     """
     for name in given:
         if name.startswith("_") or name in TASK_OPTIONS or name in known:
             continue
-        if name in _ELSEWHERE:
-            write = _ELSEWHERE[name]
-            ours = write.partition("=")[0]
-            raise ConfigurationError(
-                f"Task {task_name}: unknown option {name!r}: celery_throttle calls this {ours}, write {write}"
-            )
-        if close := _close_option(name.lower()):
-            raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close!r}?")
+        if meant := _FORMER.get(name) or _close_option(name.lower()):
+            raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {meant!r}?")
 
 
 @lru_cache(maxsize=512)  # the tasks of an app mostly have the same attributes
-def _close_option(name: str) -> str | None:
-    return next(iter(get_close_matches(name, TASK_OPTIONS, n=1, cutoff=0.75)), None)
+def _close_option(name: str) -> str:
+    return closest(name, TASK_OPTIONS, 0.75)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.asking import answer_of
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.identity import canonical, pick
+from celery_throttle.core.checks import is_whole, whole
+from celery_throttle.core.identity import canonical
 from celery_throttle.core.limits import MOST_STEP
 from celery_throttle.errors import ConfigurationError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
+    from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.limits import Limit, Part
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "Needs",
     "Policy",
     "costs_of",
-    "is_cost",
     "key_text",
     "limits_of",
     "limits_text",
@@ -144,52 +144,29 @@ class Policy:
         """The needs of every call, if they do not depend on the arguments."""
         return self.needs({})
 
-    def values(
-        self,
-        task_name: str,
-        arguments: Mapping[str, object],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        left_out: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    def values(self, call: TaskCall) -> dict[str, Any]:
         """Return the values that depend on the arguments of a call, for a message: ``keys``, ``fair``, ``cost``.
-
-        Args:
-            task_name: for the messages.
-            arguments: arguments by name, with defaults.
-            args: positional arguments as given.
-            kwargs: keyword arguments as given.
-            left_out: defaults of the arguments that the call left out, by name.
 
         Raises:
             ConfigurationError: an argument is missing, or has a wrong type or value.
         """
 
-        def of(option: str, part: Part) -> object:
-            if callable(part):
-                return answer_of(task_name, option, part, args, kwargs, left_out)
-            try:
-                # kwargs beside arguments, so that a name inside the task's own **kwargs is found, too.
-                return pick({**kwargs, **arguments}, part)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"Task {task_name}: {option}: {error}") from None
-
         def text_of(option: str, value: object) -> str:
             try:
                 return key_text(value)
             except ConfigurationError as error:
-                raise ConfigurationError(f"Task {task_name}: {str(error).replace('key', option, 1)}") from None
+                raise call.wrong(str(error).replace("key", option, 1)) from None
 
         values: dict[str, Any] = {}
-        keys = {limit.name: text_of("key", of("key", limit.key)) for limit in self.limits if limit.key}
+        keys = {limit.name: text_of("key", call.read("key", limit.key)) for limit in self.limits if limit.key}
         if keys:
             values["keys"] = keys
         for limit in self.limits:
             if limit.fair_by:
-                value = of("fair_by", limit.fair_by)
+                value = call.read("fair_by", limit.fair_by)
                 values["fair"] = [text_of("fair_by", value), limit.step(value if _is_plain(value) else None)]
         if not isinstance(self.cost, int):
-            values["cost"] = _cost(task_name, of("cost", self.cost))
+            values["cost"] = whole(f"Task {call.task_name}: cost", call.read("cost", self.cost), most=MOST_COST)
         return values
 
     def needs(self, values: Mapping[str, Any]) -> Needs:
@@ -215,7 +192,7 @@ class Policy:
         return (
             isinstance(keys, dict)
             and all(isinstance(keys.get(limit.name), str) for limit in self.limits if limit.key)
-            and (isinstance(self.cost, int) or ("cost" in values and is_cost(cost)))
+            and (isinstance(self.cost, int) or ("cost" in values and is_whole(cost, most=MOST_COST)))
             and (not any(limit.fair_by for limit in self.limits) or _is_fair(fair))
         )
 
@@ -249,21 +226,8 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int))
 
 
-def is_cost(cost: object) -> bool:
-    return isinstance(cost, int) and not isinstance(cost, bool) and 1 <= cost <= MOST_COST
-
-
 def _is_fair(fair: object) -> bool:
     match fair:
         case [str(), int(step)]:
             return 1 <= step <= MOST_STEP
     return False
-
-
-def _cost(task_name: str, cost: object) -> int:
-    if not is_cost(cost):
-        raise ConfigurationError(
-            f"Task {task_name}: cost must be a whole number from 1 to {MOST_COST}, got {cost!r}: "
-            f"write cost=2, cost='pages' or a function of the arguments that returns one"
-        )
-    return int(cost)  # type: ignore[call-overload,no-any-return]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from celery_throttle.core.meant_rates import EXAMPLES, SECONDS, fix_of, whole
+from celery_throttle.core.checks import whole
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["Rate", "Rates", "read_rates"]
@@ -16,6 +16,11 @@ Unit = Literal["s", "m", "h", "d"]
 
 _MOST = 10**12
 _MOST_RATES = 8
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_EXAMPLES = "'10/s', '100/m', '5000/h' or '1/d'"
+_EXACT = re.compile(r" *([0-9]+) */ *([smhd]) *")
+#: A rate in another notation: "100 per minute", "100/min".
+_LOOSELY = re.compile(r"(?i) *(\d+) *(?:/|per|an?) *(s(?:ec(?:ond)?)?|m(?:in(?:ute)?)?|h(?:our)?|d(?:ay)?)s? *")
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,11 @@ class Rate:
     unit: Unit
 
     def __post_init__(self) -> None:
-        _check(self.count, self.unit)
+        whole("Rate: count", self.count, most=_MOST, usual=100)
+        if self.unit not in _SECONDS:
+            raise ConfigurationError(
+                f"Rate: unit must be 's', 'm', 'h' or 'd', got {self.unit!r}: write Rate({self.count}, 'm')"
+            )
 
     def __str__(self) -> str:
         return f"{self.count}/{self.unit}"
@@ -49,18 +58,10 @@ class Rate:
         Raises:
             ConfigurationError: the value is not such a text.
         """
-        if not isinstance(text, str):
-            raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {fix_of(text)}")
-        number, slash, unit = (part.strip() for part in text.partition("/"))
-        if not slash:
-            raise ConfigurationError(f"Rate {text!r} has no unit of time: {fix_of(text)}")
-        count = _number(number)
-        if count is None:
-            raise ConfigurationError(f"Rate {text!r} does not begin with a number: {fix_of(text)}")
-        if unit and not unit.isalpha():
-            raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix_of(text)}")
-        _check(count, unit)
-        return cls(cast("int", count), cast("Unit", unit))
+        found = _EXACT.fullmatch(text) if isinstance(text, str) else None
+        if found is None or not 1 <= int(found[1]) <= _MOST:
+            raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {_fix(text)}")
+        return cls(int(found[1]), cast("Unit", found[2]))
 
     @classmethod
     def of(cls, count: int, period: int) -> Rate:
@@ -69,7 +70,7 @@ class Rate:
         Raises:
             ValueError: no unit has this length.
         """
-        units = [unit for unit, seconds in SECONDS.items() if seconds * 1_000_000 == period]
+        units = [unit for unit, seconds in _SECONDS.items() if seconds * 1_000_000 == period]
         if not units:
             raise ValueError(f"no unit has {period} microseconds")
         return cls(count, cast("Unit", units[0]))
@@ -77,7 +78,7 @@ class Rate:
     @property
     def period(self) -> int:
         """The unit in microseconds."""
-        return SECONDS[self.unit] * 1_000_000
+        return _SECONDS[self.unit] * 1_000_000
 
     def spacing(self, amount: int) -> tuple[int, int]:
         """Return the time for ``amount`` starts: whole microseconds, and the rest in 1/`count` microseconds."""
@@ -95,36 +96,14 @@ def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:
         ConfigurationError: there is no rate, there are more than 8, or one cannot work.
     """
     several = rates if isinstance(rates, Sequence) and not isinstance(rates, (str, bytes)) else (rates,)
-    if len(several) > 1 and not isinstance(several[0], Rate) and "/" not in str(several[0]):  # (100, "m"), (100, 60)
-        raise ConfigurationError(f"A rate is text such as '100/m', got {rates!r}: {fix_of(rates)}")
     if not 1 <= len(several) <= _MOST_RATES:
-        raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {EXAMPLES}")
+        raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {_EXAMPLES}")
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in several)
 
 
-def _number(text: str) -> int | float | None:
-    if re.fullmatch(r"[+-]?[0-9]+", text):
-        return int(text)
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _check(count: object, unit: object) -> None:
-    if unit not in SECONDS:
-        meant = unit[:1].lower() if isinstance(unit, str) else ""
-        fix = (
-            f"write '{count}/{meant}'"
-            if meant in SECONDS
-            else f"write '{count}/s', '{count}/m', '{count}/h' or '{count}/d'"
-        )
-        raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix}")
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise ConfigurationError(f"Rate: the count must be a whole number, got {count!r}/{unit}: {whole(count, unit)}")
-    if count < 1:
-        raise ConfigurationError(
-            f"Rate: the count must be 1 or more, got {count}/{unit}: write the slowest that may be, such as '1/d'"
-        )
-    if count > _MOST:
-        raise ConfigurationError(f"Rate: the count must be {_MOST} at most, got {count}/{unit}: leave the rate out")
+def _fix(given: object) -> str:
+    """Return the fix for a value that is no rate."""
+    if isinstance(given, str) and _EXACT.fullmatch(given):
+        return f"write a number from 1 to {_MOST}"
+    found = _LOOSELY.fullmatch(given) if isinstance(given, str) else None
+    return f"write '{found[1]}/{found[2][0].lower()}'" if found else f"write {_EXAMPLES}"

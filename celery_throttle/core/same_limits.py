@@ -6,7 +6,6 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class DeclaredLimits:
         for limit in policy.limits:
             for other, its in self._others(limit, own=None if alone else policy.own):
                 raise ConfigurationError(
-                    f"Task {task_name}: limit {limit.name!r} {_described(limit)} here and {_described(its)} in task "
+                    f"Task {task_name}: limit {limit.name!r} is {_described(limit)} here and {_described(its)} in task "
                     f"{other}{f' of app {app!r}' if app else ''}: give both tasks the same Limit"
                 )
 
@@ -79,11 +78,5 @@ def _facts(limit: Limit) -> tuple[object, ...]:
 
 
 def _described(limit: Limit) -> str:
-    text = f"has {counted(limit.permits, 'permit') if limit.permits else 'any number of permits'}"
-    if limit.rates:
-        text += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
-    if limit.max_parked:
-        text += f", max_parked={limit.max_parked}"
-    if limit.key is not None:
-        text += " for each key"
-    return text + (f" in group {limit.group!r}" if limit.group is not None else "")
+    keys, group = " for each key" if limit.key is not None else "", f" in group {limit.group!r}" if limit.group else ""
+    return f"{limit.declaration}{keys}{group}"

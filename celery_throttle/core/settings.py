@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
-from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from celery_throttle.core.asking import plain
+from celery_throttle.core.checks import closest, flag, group_name, key_part, one_of, seconds, text, whole
 from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
-from celery_throttle.core.limits import is_group
+from celery_throttle.core.options import TASK_OPTIONS
 from celery_throttle.core.queues import code_of_broker
 from celery_throttle.core.store_url import StoreUrl, can_be_store, shown
 from celery_throttle.errors import ConfigurationError
@@ -27,36 +26,26 @@ UNSET: Any = object()
 StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
-_MIN_LEASE = 1.0
-_MIN_PARK_TIMEOUT = 0.1
 _PLACE = re.compile(r"[\w.-]+(:[0-9]+)?")
-#: Names that are options of tasks, not settings.
-_OF_TASKS = frozenset(
-    f"{_PREFIX}{name}{plural}"
-    for name in ("limit", "rate", "key", "burst", "singleton", "task", "concurrency", "max_parked")
-    for plural in ("", "s")
-)
-#: Names that users expect, each with the setting that they mean.
+#: Names that are no settings, each with the fix. Without the opposites a similar name would turn every limit off.
 _ELSEWHERE = {
-    **dict.fromkeys(("redis", "redis_url", "backend", "backend_url", "store", "store_url", "host"), "throttle_url"),
-    **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
-    **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
-    **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
-    **dict.fromkeys(("active", "on", "enable"), "throttle_enabled"),
-    **dict.fromkeys(("env", "stage", "deployment"), "throttle_environment"),
+    "throttle": "each has a name of its own, write throttle_url = 'redis://host:6379/0'",
+    **dict.fromkeys(
+        (f"{_PREFIX}{name}{plural}" for name in (*TASK_OPTIONS, "task") for plural in ("", "s")),
+        "set limits on the tasks, @app.task(base=Throttled, limit=5), or in task_annotations = {'shop.render': "
+        "{'limit': 5}}",
+    ),
+    **dict.fromkeys(
+        ("throttle_disabled", "throttle_disable"),
+        "throttle_enabled is the opposite: True enforces limits, and is the default, write throttle_enabled = False to "
+        "turn all off",
+    ),
+    "throttle_result_state": (  # a former setting
+        "leave it out, and connect a receiver to celery_throttle.signals.task_parked that writes the state, as "
+        "docs/reference/signals.md does in 'The state of a parked task'"
+    ),
 }
-#: Names that users expect for a setting about the result state of a parked task.
-_OF_STATES = frozenset({"result_state", "state", "track_parked", "track_throttled"})
-#: Names with the opposite meaning: a rename without a change of the value would turn every limit off.
-_OPPOSITES = frozenset({"disabled", "disable", "off", "inactive", "bypass", "skip"})
-#: Words of other libraries for an action on store errors.
-_ACTIONS: dict[object, str] = {
-    **dict.fromkeys(("open", "ignore", "allow", "pass", "skip", "continue"), "run"),
-    **dict.fromkeys(("closed", "raise", "error", "reject", "deny"), "fail"),
-}
-#: A day, in seconds.
-_LONGEST = 86400
-_LONGEST_NAME = 200
+_DAY = 86400.0
 #: The length of the name of an environment, which has to fit into the head of each page on a phone.
 _LONGEST_ENVIRONMENT = 40
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
@@ -144,7 +133,7 @@ class Settings:
         """
         given = {field.name: get(_PREFIX + field.name, UNSET) for field in fields(cls)}
         set_ = {name: value for name, value in given.items() if value is not UNSET}
-        values = {name: _CHECKS[name](value) for name, value in set_.items() if value is not None}
+        values = {name: _CHECKS[name](_PREFIX + name, value) for name, value in set_.items() if value is not None}
         if "reap_every" in set_ and set_["reap_every"] is None:
             values["reap_every"] = None  # a value with a meaning: no beat entry
         _refuse_without_effect(values)
@@ -178,42 +167,16 @@ class Settings:
             bare = name.lower().removeprefix(namespace.lower())
             if not namespace and name != bare and bare in known:
                 raise ConfigurationError(f"Setting {name!r} has no effect in capitals: write {bare!r}")
-            if bare == _PREFIX.rstrip("_"):
-                raise ConfigurationError(
-                    f"Unknown setting {name!r}: each has a name of its own, write throttle_url = 'redis://host:6379/0'"
-                )
-            if bare in _OF_TASKS:
-                raise ConfigurationError(
-                    f"Unknown setting {name!r}: set limits on the tasks, @app.task(base=Throttled, limit=5), or in "
-                    f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
-                )
+            if bare in _ELSEWHERE:
+                raise ConfigurationError(f"Unknown setting {name!r}: {_ELSEWHERE[bare]}")
             if bare.startswith(_PREFIX) and bare not in known:
-                own = bare.removeprefix(_PREFIX)
-                if own in _OPPOSITES:
-                    raise ConfigurationError(
-                        f"Unknown setting {name!r}: throttle_enabled is the opposite: True enforces limits, and is the "
-                        f"default, write throttle_enabled = False to turn all off"
-                    )
-                if own in _OF_STATES:
-                    raise ConfigurationError(
-                        f"Unknown setting {name!r}: leave it out, and connect a receiver to celery_throttle.signals."
-                        f"task_parked that writes the state, as docs/reference/signals.md does in "
-                        f"'The state of a parked task'"
-                    )
-                meant = _ELSEWHERE.get(own) or _closest(bare, known)
+                meant = closest(bare.removeprefix(_PREFIX), (each.removeprefix(_PREFIX) for each in known), 0.65)
                 if not meant:
                     raise ConfigurationError(f"Unknown setting {name!r}: there are {', '.join(sorted(known))}")
-                written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
-                raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
+                right = f"{_PREFIX}{meant}".upper() if namespace and name.isupper() else f"{_PREFIX}{meant}"
+                raise ConfigurationError(f"Unknown setting {name!r}, did you mean {name[: -len(bare)] + right!r}?")
             if not namespace and (almost := _almost(bare, known)):
                 raise ConfigurationError(f"Setting {name!r} has no effect: write {almost!r}")
-
-
-def _closest(bare: str, known: Iterable[str]) -> str:
-    """Return the setting with the most similar name, "" if none is similar."""
-    names = [name.removeprefix(_PREFIX) for name in known]
-    close = get_close_matches(bare.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.65)
-    return _PREFIX + close[0] if close else ""
 
 
 def _almost(bare: str, known: Iterable[str]) -> str:
@@ -223,8 +186,7 @@ def _almost(bare: str, known: Iterable[str]) -> str:
     if bare.removeprefix("celery_") in known:
         return bare.removeprefix("celery_")
     alike = [name for name in known if bare.endswith(name.removeprefix(_PREFIX))]  # most settings are Celery's own
-    close = get_close_matches(bare, alike, n=1, cutoff=0.9) if alike else []
-    return close[0] if close else ""
+    return closest(bare, alike, 0.9) if alike else ""
 
 
 def _first_redis(urls: Iterable[str | None], app: str | None) -> str:
@@ -238,7 +200,7 @@ def _first_redis(urls: Iterable[str | None], app: str | None) -> str:
     )
 
 
-def _url(value: object) -> str:
+def _url(_: str, value: object) -> str:
     if not isinstance(value, str) or not can_be_store(value):
         given = repr(shown(f"://{value}").removeprefix("://")) if isinstance(value, str) else shown(repr(value))
         raise ConfigurationError(
@@ -267,89 +229,8 @@ def _instead_of(url: object) -> str:
     return shown(f"{meant}://{rest}") if can_be_store(f"{meant}://{rest}") else "redis://host:6379/0"
 
 
-def _flag_of(value: object) -> bool:
-    return str(value).strip().lower() not in ("0", "false", "no", "off", "")
-
-
-def _prefix(value: object) -> str:
-    if not isinstance(value, str) or not value or _NOT_IN_PREFIX & set(value):
-        raise ConfigurationError(
-            f"throttle_prefix must be text without braces, wildcards and blanks, got {value!r}: write 'shop'"
-        )
-    return value
-
-
-def _group(value: object) -> str:
-    if not is_group(value):
-        raise ConfigurationError(
-            f"throttle_group must be text without braces, wildcards, colons and blanks, got {value!r}: write 'eu'"
-        )
-    return str(value)
-
-
-def _seconds(name: str, at_least: float) -> Callable[[object], float]:
-    def check(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value <= _LONGEST:
-            meant = value.total_seconds() if isinstance(value, timedelta) else 0
-            fix = meant if at_least <= meant <= _LONGEST else getattr(Settings, name.removeprefix(_PREFIX))
-            raise ConfigurationError(
-                f"{name} must be a number of seconds, {plain(at_least)} or more, {_LONGEST} at the most, got "
-                f"{value!r}: write {name} = {plain(fix)}"
-            )
-        return float(value)
-
-    return check
-
-
-def _broker(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _LONGEST_NAME:
-        raise ConfigurationError(
-            f"throttle_broker must be text of at most {_LONGEST_NAME} characters, the same for all workers of one "
-            f"broker, got {value!r}: write throttle_broker = 'orders'"
-        )
-    return value
-
-
-def _environment(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or len(value.strip()) > _LONGEST_ENVIRONMENT:
-        raise ConfigurationError(
-            f"throttle_environment must be text of at most {_LONGEST_ENVIRONMENT} characters, got {value!r}: write "
-            f"'production'"
-        )
-    return value.strip()
-
-
-def _queue(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigurationError(
-            f"throttle_reap_queue must be the name of a queue, got {value!r}: write 'housekeeping', or leave it out"
-        )
-    return value
-
-
-def _action(value: object) -> str:
-    if value not in get_args(StoreErrorAction):
-        given = str(value).lower()
-        meant = given if given in get_args(StoreErrorAction) else _ACTIONS.get(given, "hold")
-        raise ConfigurationError(
-            f"throttle_on_store_error must be 'hold', 'run' or 'fail', got {value!r}: write {meant!r}"
-        )
-    return str(value)
-
-
-def _durability(value: object) -> str:
-    if value not in get_args(ParkDurability):
-        raise ConfigurationError(
-            f"throttle_park_durability must be 'memory', 'disk' or 'replicas', got {value!r}; set the number of "
-            f"replicas with throttle_park_replicas = 1"
-        )
-    return str(value)
-
-
-def _replicas(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"throttle_park_replicas must be a whole number, 1 or more, got {value!r}")
-    return value
+def _environment(name: str, value: object) -> str:
+    return text(name, value, _LONGEST_ENVIRONMENT, "production").strip() if value != "" else ""
 
 
 def _refuse_without_effect(values: Mapping[str, object]) -> None:
@@ -371,27 +252,18 @@ def _refuse_without_effect(values: Mapping[str, object]) -> None:
         )
 
 
-def _flag(name: str) -> Callable[[object], bool]:
-    def check(value: object) -> bool:
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{name} must be True or False, got {value!r}: write {_flag_of(value)}")
-        return value
-
-    return check
-
-
-_CHECKS: Mapping[str, Callable[[object], object]] = {
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "url": _url,
-    "prefix": _prefix,
-    "group": _group,
-    "broker": _broker,
-    "lease": _seconds("throttle_lease", _MIN_LEASE),
-    "reap_every": _seconds("throttle_reap_every", 1.0),
-    "reap_queue": _queue,
-    "on_store_error": _action,
-    "park_durability": _durability,
-    "park_replicas": _replicas,
-    "park_timeout": _seconds("throttle_park_timeout", _MIN_PARK_TIMEOUT),
-    "enabled": _flag("throttle_enabled"),
+    "prefix": partial(key_part, usual="shop"),
+    "group": group_name,
+    "broker": partial(text, usual="orders"),
+    "lease": partial(seconds, least=1.0, most=_DAY, usual=60),
+    "reap_every": partial(seconds, least=1.0, most=_DAY),
+    "reap_queue": partial(text, usual="housekeeping"),
+    "on_store_error": partial(one_of, choices=get_args(StoreErrorAction)),
+    "park_durability": partial(one_of, choices=get_args(ParkDurability)),
+    "park_replicas": partial(whole, usual=1),
+    "park_timeout": partial(seconds, least=0.1, most=_DAY, usual=3),
+    "enabled": flag,
     "environment": _environment,
 }

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 from celery_throttle.permits.line import Asking
 from celery_throttle.store.exchange import Arrival
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from weakref import WeakMethod
 
 __all__ = ["Free"]
 
@@ -31,24 +26,17 @@ class Free:
         asking.grant("", time.monotonic())
         return asking
 
-    def leave(self, asking: Asking) -> None:
-        """Do nothing: the permit was granted at once."""
+    def hold(self, *_: object) -> None:
+        """Do nothing: no permit is counted or has a lease."""
 
-    def drop(self, asking: Asking) -> None:
-        """Do nothing: no permit is counted."""
+    leave = drop = later = hold
 
-    def later(self, give_back: Callable[[], object]) -> None:
-        """Do nothing: no permit has to be given back."""
-
-    def hold(self, arrival: Arrival, renewed: WeakMethod[Callable[[float | None], None]]) -> None:
-        """Do nothing: no permit has a lease."""
-
-    def renew(self, arrival: Arrival) -> bool:  # noqa: ARG002 - as Outside's
+    def renew(self, *_: object) -> bool:
         """Return True: the permit is held."""
         return True
 
-    def release(self, arrival: Arrival) -> Future[None]:  # noqa: ARG002 - as Outside's
-        """Return a future that is done: no permit is counted."""
+    def release(self, *_: object) -> Future[None]:
+        """Return a future that is done."""
         answer: Future[None] = Future()
         answer.set_result(None)
         return answer

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery import _state
 
 from celery_throttle.clients import store_client
-from celery_throttle.core.asking import plain
+from celery_throttle.core.checks import TEN_YEARS, plain, seconds, whole
 from celery_throttle.core.limits import Limit as LimitValue
-from celery_throttle.core.policy import MOST_COST, Needs, is_cost, key_text, needs_text
+from celery_throttle.core.policy import MOST_COST, Needs, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.misused import NotAPermit, OnlyAsync
-from celery_throttle.permits.permit import acquire, acquire_async
+from celery_throttle.permits.permit import acquire
 from celery_throttle.permits.registry import outside_of
+from celery_throttle.primitives.driving import run
 from celery_throttle.settings import checked_app, throttles
 from celery_throttle.tasks.one_line import in_one_line
 
@@ -34,20 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncAcquire", "Limit"]
 
-_TEN_YEARS = 10 * 365 * 86400.0
-
-
-_acquire_tells = tells(
-    blocking="write timeout=0 not to wait",
-    wait="write timeout=30",
-    block="write timeout=0 not to wait",
-    blocking_timeout="write timeout=30",
-    max_wait="write timeout=30",
-    lease="set throttle_lease",
-    permits="write cost=2",
-    n="write cost=2",
-    count="write cost=2",
-)
+_acquire_tells = tells(blocking="write timeout=0 not to wait", max_wait="write timeout=30", lease="set throttle_lease")
 
 
 class AsyncAcquire(OnlyAsync):
@@ -116,20 +104,16 @@ class Limit(NotAPermit, LimitValue):
             Do not wait for a permit in the body of a task that holds one of the same limit: if such tasks hold all
             permits, none of them goes on.
         """
-        if timeout is not None:
-            self._seconds("timeout", timeout)
-        outside = self._outside(app)
-        return acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout)
+        timeout, outside = self._seconds("timeout", timeout), self._outside(app)
+        return run(acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout, awaits=False))
 
     @_acquire_tells
     def acquire_async(
         self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None
     ) -> AsyncAcquire:
         """As `acquire`, for asyncio: ``async with gpu.acquire_async(timeout=30): ...``."""
-        if timeout is not None:
-            self._seconds("timeout", timeout)
-        needs, outside = self._needs(key, cost), self._outside(app)
-        return AsyncAcquire(lambda: acquire_async(outside, needs, (self.name, self.declared), timeout))
+        timeout, needs, outside = self._seconds("timeout", timeout), self._needs(key, cost), self._outside(app)
+        return AsyncAcquire(lambda: acquire(outside, needs, (self.name, self.declared), timeout, awaits=True))
 
     @tells(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
     def reserve(
@@ -153,7 +137,8 @@ class Limit(NotAPermit, LimitValue):
             StoreUnavailable: the store did not answer.
         """
         bucket = self._bucket(key, cost)
-        longest = _TEN_YEARS if max_wait is None else self._seconds("max_wait", max_wait)
+        wait = self._seconds("max_wait", max_wait)
+        longest = TEN_YEARS if wait is None else wait
         app = _app(app)
         if self.rates and not throttles(app):
             return ReservedStart.of(time.time_ns() // 1000, "")
@@ -172,18 +157,11 @@ class Limit(NotAPermit, LimitValue):
         app = _app(app)
         return outside_of(app, self.group) if throttles(app) else Free()
 
-    def _seconds(self, option: str, value: object) -> float:
-        """Return the seconds of an option, ten years at most.
-
-        Raises:
-            ConfigurationError: the option has no seconds from 0 up.
-        """
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise ConfigurationError(
-                f"Limit {self.name!r}: {option} must be seconds, 0 or more, or None, got {value!r}: write {option}="
-                f"{plain(value.total_seconds() if isinstance(value, timedelta) else 30)}"
-            )
-        return min(value, _TEN_YEARS)
+    def _seconds(self, option: str, value: object) -> float | None:
+        """Return the seconds of an option, ten years at most; None for None."""
+        if value is None:
+            return None
+        return min(seconds(f"Limit {self.name!r}: {option}", value, most=math.inf), TEN_YEARS)
 
     def _needs(self, key: object, cost: int) -> Needs:
         bucket = self._bucket(key, cost)
@@ -193,10 +171,7 @@ class Limit(NotAPermit, LimitValue):
         if (key is None) != (self.key is None):
             fix = "it has no keys, leave key out" if self.key is None else "name the key of the permit, key='acme'"
             raise ConfigurationError(f"Limit {self.name!r}: got key={key!r}: {fix}")
-        if not is_cost(cost):
-            raise ConfigurationError(
-                f"Limit {self.name!r}: cost must be a whole number from 1 to {MOST_COST}, got {cost!r}: write cost=2"
-            )
+        whole(f"Limit {self.name!r}: cost", cost, most=MOST_COST)
         if self.permits is not None and cost > self.permits:
             raise ConfigurationError(
                 f"Limit {self.name!r}: cost {cost} is more than its {counted(self.permits, 'permit')}: raise the one "

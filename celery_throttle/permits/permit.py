@@ -7,7 +7,7 @@ import os
 import time
 from concurrent import futures
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakMethod
 
 from redis.exceptions import ResponseError
@@ -16,11 +16,11 @@ from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import ConfigurationError, NotAcquired, StoreUnavailable
 from celery_throttle.permits.free import Free
 from celery_throttle.primitives.checks import shown
-from celery_throttle.primitives.lease.base import logger
-from celery_throttle.primitives.lease.sync import RenewableLease
+from celery_throttle.primitives.driving import settled
+from celery_throttle.primitives.lease import RenewableLease
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Callable
 
     from typing_extensions import Self
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from celery_throttle.permits.line import Asking
     from celery_throttle.permits.outside import Outside
 
-__all__ = ["Permit", "acquire", "acquire_async"]
+__all__ = ["Permit", "acquire"]
 
 T = TypeVar("T")
 
@@ -68,13 +68,7 @@ class Permit(RenewableLease):
             StoreUnavailable: the store did not answer.
         """
         self._check_process()
-        self._check_held()
-        started = time.monotonic()
-        if not self._outside.renew(self._arrival):
-            self._check_held()
-            raise self._lose()
-        self._deadline = started + self._seconds
-        return True
+        return super().renew()
 
     def release(self) -> bool:
         """Give the permit back; return False if it was lost before. A second call returns the same.
@@ -84,47 +78,31 @@ class Permit(RenewableLease):
             StoreUnavailable: the store did not answer; the permit is given back when it does, or when the lease ends.
         """
         self._check_process()
-        if self._released is None:
-            lost, released = self._give_back()
-            futures.wait([released], _ANSWER)
-            _result_of(released)
-            self._released = not lost
-        return self._released
+        return super().release()
 
     def __enter__(self) -> Self:
         self._check_process()
         return super().__enter__()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave the ``async with`` block, given the error that the block raised; a cancelled task gives back, too."""
+        await self._leave(error, partial(self._release, partial(self._give_back, awaits=True)))
+
+    async def _leave(self, error: BaseException | None, release: Callable[[], Any]) -> None:
         if self._is_forked:
             return  # the parent process still holds the permit
         if isinstance(error, GeneratorExit):
             self._forget()
         else:
-            super().__exit__(kind, error, traceback)
+            await super()._leave(error, release)
 
-    async def leave(self, error: BaseException | None) -> None:
-        """Leave the ``async with`` block, given the error that the block raised; a cancelled task gives back, too."""
-        if self._released is not None or self._is_forked:
-            return
-        if isinstance(error, GeneratorExit):
-            self._forget()
-            return
-        lost, released = self._give_back()
-        answer = asyncio.wrap_future(released)  # all threads of the loop's executor may wait for this very permit
-        await asyncio.wait([answer], timeout=_ANSWER)
-        try:
-            _result_of(answer)
-        except Exception:
-            if error is None:
-                raise
-            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
-            return
-        self._released = not lost
-        if error is None and lost:
-            raise self._lose()
+    async def _extend(self, seconds: float) -> bool:  # noqa: ARG002 - as in `renew`
+        return self._outside.renew(self._arrival)
+
+    async def _give_back(self, *, awaits: bool = False) -> bool:
+        lost = self.lost
+        await _answer_of(self._outside.release(self._arrival), awaits=awaits)
+        return not lost
 
     @property
     def _is_forked(self) -> bool:
@@ -144,11 +122,6 @@ class Permit(RenewableLease):
             self._releasing = True
             self._outside.later(partial(self._outside.release, self._arrival))
 
-    def _give_back(self) -> tuple[bool, futures.Future[None]]:
-        """Begin to give the permit back; return whether it was lost before, and a future for the store's answer."""
-        self._releasing = True
-        return self.lost, self._outside.release(self._arrival)
-
     def _renewed(self, begun: float | None) -> None:
         if begun is not None:
             self._deadline = begun + self._seconds
@@ -156,28 +129,18 @@ class Permit(RenewableLease):
             self._lose()
 
 
-def acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
-    """Return a permit that came within ``timeout`` seconds; see ``Limit.acquire``."""
+async def acquire(
+    outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None, *, awaits: bool
+) -> Permit:
+    """Return a permit that came within ``timeout`` seconds, see ``Limit.acquire``; without ``awaits`` for `run`."""
     patience = _Patience(timeout)
     while True:
         try:
-            return _acquire(outside, needs, limit, patience.left)
+            return await _acquire(outside, needs, limit, patience.left, awaits=awaits)
         except StoreUnavailable as error:
             if permit := patience.without_store(outside, needs, limit, error):
                 return permit
-        time.sleep(_AGAIN)
-
-
-async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
-    """As `acquire`, for asyncio."""
-    patience = _Patience(timeout)
-    while True:
-        try:
-            return await _acquire_async(outside, needs, limit, patience.left)
-        except StoreUnavailable as error:
-            if permit := patience.without_store(outside, needs, limit, error):
-                return permit
-        await asyncio.sleep(_AGAIN)
+        await settled((asyncio if awaits else time).sleep(_AGAIN))
 
 
 class _Patience:
@@ -213,30 +176,17 @@ class _Patience:
         return None
 
 
-def _acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
-    asking = outside.ask(needs.text, limit, waits=timeout != 0)
-    try:
-        futures.wait([asking.permit], _answer_within(timeout))
-        if not asking.permit.done():
-            outside.leave(asking)
-            futures.wait([asking.permit], _ANSWER)
-        return _permit(outside, asking, timeout, came=_result_of(asking.permit))
-    except BaseException:
-        outside.drop(asking)
-        raise
-
-
-async def _acquire_async(
-    outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None
+async def _acquire(
+    outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None, *, awaits: bool
 ) -> Permit:
     asking = outside.ask(needs.text, limit, waits=timeout != 0)
-    answer = asyncio.wrap_future(asking.permit)
+    answer = asyncio.wrap_future(asking.permit) if awaits else asking.permit
     try:
-        await asyncio.wait([answer], timeout=_answer_within(timeout))
+        # Timeout 0 means to wait for no permit, but still for the store's answer.
+        await _wait(answer, _ANSWER if timeout == 0 else timeout)
         if not answer.done():
             outside.leave(asking)
-            await asyncio.wait([answer], timeout=_ANSWER)
-        return _permit(outside, asking, timeout, came=_result_of(answer))
+        return _permit(outside, asking, timeout, came=await _answer_of(answer))
     except GeneratorExit:  # the coroutine may be collected after its loop was closed
         outside.later(partial(outside.drop, asking))
         raise
@@ -245,12 +195,17 @@ async def _acquire_async(
         raise
 
 
-def _answer_within(timeout: float | None) -> float | None:
-    # Timeout 0 means to wait for no permit, but still for the store's answer.
-    return _ANSWER if timeout == 0 else timeout
+async def _wait(answer: futures.Future[T] | asyncio.Future[T], timeout: float | None) -> None:
+    if isinstance(answer, futures.Future):
+        futures.wait([answer], timeout)
+    else:
+        await asyncio.wait([answer], timeout=timeout)
 
 
-def _result_of(answer: futures.Future[T] | asyncio.Future[T]) -> T:
+async def _answer_of(answer: futures.Future[T] | asyncio.Future[T], *, awaits: bool = False) -> T:
+    if awaits and isinstance(answer, futures.Future):
+        answer = asyncio.wrap_future(answer)  # all threads of the loop's executor may wait for this very permit
+    await _wait(answer, _ANSWER)
     if not answer.done():
         raise StoreUnavailable("the store did not answer in time")
     return answer.result()

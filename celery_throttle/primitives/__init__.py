@@ -52,27 +52,14 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "AsyncCounter": "counter",
-        "AsyncFairSemaphore": "semaphore",
-        "AsyncHeldLock": "lock",
-        "AsyncHeldPermit": "semaphore",
-        "AsyncHeldRedlock": "redlock",
-        "AsyncIdentityLock": "lock",
-        "AsyncRateLimiter": "rate",
-        "AsyncRedlock": "redlock",
-        "AsyncReservation": "rate",
-        "Counter": "counter",
-        "Decision": "rate",
-        "FairSemaphore": "semaphore",
-        "HeldLock": "lock",
-        "HeldPermit": "semaphore",
-        "HeldRedlock": "redlock",
-        "IdentityLock": "lock",
-        "LockInfo": "lock",
-        "PermitInfo": "semaphore",
-        "Rate": "rate",
-        "RateLimiter": "rate",
-        "Redlock": "redlock",
-        "Reservation": "rate",
+        name: module
+        for module, names in {
+            "counter": "AsyncCounter Counter",
+            "lock": "AsyncHeldLock AsyncIdentityLock HeldLock IdentityLock LockInfo",
+            "rate": "AsyncRateLimiter AsyncReservation Decision Rate RateLimiter Reservation",
+            "redlock": "AsyncHeldRedlock AsyncRedlock HeldRedlock Redlock",
+            "semaphore": "AsyncFairSemaphore AsyncHeldPermit FairSemaphore HeldPermit PermitInfo",
+        }.items()
+        for name in names.split()
     },
 )

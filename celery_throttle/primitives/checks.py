@@ -5,35 +5,20 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
 import socket
-from datetime import timedelta
 from typing import TypeVar
 
-from celery_throttle.core.asking import plain
+from celery_throttle.core.checks import key_part, seconds, text
 from celery_throttle.core.keys import LAYOUT
 from celery_throttle.core.store_url import shown as without_password
 from celery_throttle.errors import ConfigurationError
 
-__all__ = [
-    "checked_client",
-    "checked_name",
-    "milliseconds",
-    "named_key",
-    "patience",
-    "printable",
-    "program_name",
-    "shown",
-    "space",
-    "whole_number",
-]
+__all__ = ["LEAST", "checked_client", "named_key", "patience", "program_name", "shown", "space"]
 
 C = TypeVar("C")
 
-_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
-_PREFIX = re.compile(r"[^\x00-\x20\x7f{}*?\[\]\\]{1,200}")
-_MIN_LEASE, _MAX_LEASE = 0.01, 10 * 365 * 86400.0
-_MAX_OWNER = 200
+#: The shortest lease, in seconds.
+LEAST = 0.01
 
 
 def checked_client(client: C, *, awaits: bool = False) -> C:
@@ -65,11 +50,7 @@ def space(prefix: object) -> str:
     Raises:
         ConfigurationError: the prefix cannot be a hash tag, or would need quoting in ``SCAN MATCH``.
     """
-    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise ConfigurationError(
-            f"prefix must be text without braces, wildcards and blanks, got {prefix!r}: write 'shop'"
-        )
-    return f"{{{prefix}}}:{LAYOUT}"
+    return f"{{{key_part('prefix', prefix, 'shop')}}}:{LAYOUT}"
 
 
 def named_key(prefix: object, kind: str, name: object) -> str:
@@ -78,45 +59,7 @@ def named_key(prefix: object, kind: str, name: object) -> str:
     Raises:
         ConfigurationError: the prefix or the name cannot be part of a key.
     """
-    return f"{space(prefix)}:{kind}:{printable(f'The name of a {kind}', name)}"
-
-
-def printable(what: str, text: object) -> str:
-    """Return a text if it can be part of a key.
-
-    Raises:
-        ConfigurationError: the text is no such text.
-    """
-    if not isinstance(text, str) or not _PRINTABLE.fullmatch(text):
-        raise ConfigurationError(f"{what} must be 1 to 200 printable characters, got {text!r:.80}")
-    return text
-
-
-def whole_number(what: str, value: object, least: int, most: int) -> int:
-    """Return a value if it is a whole number from ``least`` to ``most``.
-
-    Raises:
-        ConfigurationError: it is another value.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigurationError(
-            f"{what} must be a whole number from {least} to {most}, got {value!r}: write {what}={max(least, 2)}"
-        )
-    return value
-
-
-def milliseconds(what: str, seconds: object) -> int:
-    """Return seconds as whole milliseconds.
-
-    Raises:
-        ConfigurationError: not a number of seconds from a hundredth to ten years.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _MIN_LEASE <= seconds <= _MAX_LEASE:
-        raise ConfigurationError(
-            f"{what} must be seconds, from {_MIN_LEASE} to {_MAX_LEASE:.0f}, got {seconds!r}: write {what}="
-            f"{plain(seconds.total_seconds() if isinstance(seconds, timedelta) else 60)}"
-        )
-    return round(seconds * 1000)
+    return f"{space(prefix)}:{kind}:{text(f'{kind} name', name)}"
 
 
 def patience(blocking: bool, timeout: object) -> float:
@@ -129,9 +72,7 @@ def patience(blocking: bool, timeout: object) -> float:
         return math.inf if blocking else 0.0
     if not blocking:
         raise ConfigurationError(f"timeout={timeout!r} is for blocking=True: without it the call does not wait")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise ConfigurationError(f"timeout must be seconds, 0 or more, or None to wait for ever, got {timeout!r}")
-    return float(timeout)
+    return seconds("timeout", timeout, most=math.inf)
 
 
 def shown(identity: object) -> str:
@@ -143,14 +84,3 @@ def shown(identity: object) -> str:
 def program_name() -> str:
     """Return the name of this program, which other programs read as the holder of a lock or permit."""
     return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def checked_name(what: str, name: object) -> str:
-    """Return the name of a holder, if it is valid.
-
-    Raises:
-        ConfigurationError: the name is no text, empty, too long or not printable.
-    """
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_OWNER or not name.isprintable():
-        raise ConfigurationError(f"{what} must be 1 to {_MAX_OWNER} printable characters, got {shown(name)}")
-    return name

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.checks import text, whole
 from celery_throttle.core.wrong_calls import constructor_tells
-from celery_throttle.primitives.checks import checked_client, named_key, printable, space, whole_number
-from celery_throttle.primitives.elsewhere import COUNTER
-from celery_throttle.store.scripts import Call, Script, execute, execute_async
+from celery_throttle.primitives.checks import checked_client, named_key, space
+from celery_throttle.primitives.driving import ask, blocking
+from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -20,8 +21,98 @@ __all__ = ["AsyncCounter", "Counter"]
 _MOST = 2**53 - 1
 
 
-@constructor_tells(**COUNTER)
-class Counter:
+@dataclass(frozen=True)
+class _Calls:
+    """Builds the calls of one counter."""
+
+    value: str
+    #: the parts of the key of a call id, before and behind the verb
+    called: tuple[str, str]
+
+    @classmethod
+    def of(cls, name: str, prefix: str) -> _Calls:
+        # The length marks the end of the name, so that two names with two ids never make one key.
+        return cls(named_key(prefix, "counter", name), (f"{space(prefix)}:called", f"{len(name)}:{name}"))
+
+    def get(self) -> Call:
+        return Call(Script.load("counter/get"), (1, self.value))
+
+    def add(self, amount: int, call_id: str | None) -> Call:
+        return self._change("add", call_id, whole("amount", amount, -_MOST, _MOST))
+
+    def compare_and_set(self, expected: int, new: int, call_id: str | None) -> Call:
+        both = whole("expected", expected, -_MOST, _MOST), whole("new", new, -_MOST, _MOST)
+        return self._change("compare_and_set", call_id, *both)
+
+    def advance(self, step: int, floor: int | None, call_id: str | None) -> Call:
+        at_least = () if floor is None else (whole("floor", floor, -_MOST, _MOST),)
+        return self._change("advance", call_id, whole("step", step, 0, _MOST), *at_least)
+
+    def get_and_reset(self, call_id: str | None) -> Call:
+        return self._change("get_and_reset", call_id)
+
+    def _change(self, verb: str, call_id: str | None, *rest: int) -> Call:
+        script = Script.load(f"counter/{verb}", "counter/call", "counter/value")
+        if call_id is None:
+            return Call(script, (1, self.value, *rest))
+        before, after = self.called
+        call = f"{before}:{verb}:{after}:{text('call_id', call_id)}"
+        return Call(script, (2, self.value, call, *rest))
+
+
+def _value(raw: Any) -> int:
+    if raw is None:
+        raise OverflowError(f"A counter goes from -{_MOST} to {_MOST}; the counter is unchanged")
+    return int(raw)
+
+
+class _Counter:
+    """What both kinds of counters have."""
+
+    def __init__(self, client: Any, name: str, prefix: str, *, awaits: bool) -> None:
+        self._client = checked_client(client, awaits=awaits)
+        self._calls = _Calls.of(name, prefix)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._calls.value!r}>"
+
+
+@constructor_tells()
+class AsyncCounter(_Counter):
+    """As `Counter`, on an asyncio client.
+
+    For example::
+
+        orders = AsyncCounter(redis.asyncio.Redis(), "orders")
+        await orders.add()
+    """
+
+    def __init__(self, client: AsyncRedis, name: str, *, prefix: str = "throttle") -> None:
+        super().__init__(client, name, prefix, awaits=True)
+
+    async def get(self) -> int:
+        """As `Counter.get`."""
+        return _value(await ask(self._client, self._calls.get()))
+
+    async def add(self, amount: int = 1, *, call_id: str | None = None) -> int:
+        """As `Counter.add`."""
+        return _value(await ask(self._client, self._calls.add(amount, call_id)))
+
+    async def compare_and_set(self, expected: int, new: int, *, call_id: str | None = None) -> bool:
+        """As `Counter.compare_and_set`."""
+        return bool(await ask(self._client, self._calls.compare_and_set(expected, new, call_id)))
+
+    async def advance(self, step: int, floor: int | None = None, *, call_id: str | None = None) -> int:
+        """As `Counter.advance`."""
+        return _value(await ask(self._client, self._calls.advance(step, floor, call_id)))
+
+    async def get_and_reset(self, *, call_id: str | None = None) -> int:
+        """As `Counter.get_and_reset`."""
+        return _value(await ask(self._client, self._calls.get_and_reset(call_id)))
+
+
+@constructor_tells()
+class Counter(_Counter):
     """A whole number that many processes share; each method is one script, so no change is ever retried::
 
         from celery_throttle.primitives import Counter
@@ -65,25 +156,22 @@ class Counter:
     """
 
     def __init__(self, client: Redis, name: str, *, prefix: str = "throttle") -> None:
-        self._client = checked_client(client)
-        self._calls = _Calls.of(name, prefix)
+        super().__init__(client, name, prefix, awaits=False)
 
-    def __repr__(self) -> str:
-        return f"<Counter {self._calls.value!r}>"
-
+    @blocking(AsyncCounter.get)
     def get(self) -> int:
         """Return the value."""
-        return _value(execute(self._client, self._calls.get()))
 
-    def add(self, amount: int = 1, *, call_id: str | None = None) -> int:
+    @blocking(AsyncCounter.add)
+    def add(self) -> int:
         """Add an amount, which may be negative; return the new value."""
-        return _value(execute(self._client, self._calls.add(amount, call_id)))
 
-    def compare_and_set(self, expected: int, new: int, *, call_id: str | None = None) -> bool:
+    @blocking(AsyncCounter.compare_and_set)
+    def compare_and_set(self) -> bool:
         """Set the counter to ``new`` if it is ``expected``; return whether it was set."""
-        return bool(execute(self._client, self._calls.compare_and_set(expected, new, call_id)))
 
-    def advance(self, step: int, floor: int | None = None, *, call_id: str | None = None) -> int:
+    @blocking(AsyncCounter.advance)
+    def advance(self) -> int:
         """Set the counter to ``max(floor, value + step)`` and return this new value.
 
         Args:
@@ -91,91 +179,7 @@ class Counter:
             floor: the lowest new value; by default the store's time in microseconds since 1970.
             call_id: see the warning above.
         """
-        return _value(execute(self._client, self._calls.advance(step, floor, call_id)))
 
-    def get_and_reset(self, *, call_id: str | None = None) -> int:
+    @blocking(AsyncCounter.get_and_reset)
+    def get_and_reset(self) -> int:
         """Set the counter to 0 and return its value before."""
-        return _value(execute(self._client, self._calls.get_and_reset(call_id)))
-
-
-@constructor_tells(**COUNTER)
-class AsyncCounter:
-    """As `Counter`, on an asyncio client.
-
-    For example::
-
-        orders = AsyncCounter(redis.asyncio.Redis(), "orders")
-        await orders.add()
-    """
-
-    def __init__(self, client: AsyncRedis, name: str, *, prefix: str = "throttle") -> None:
-        self._client = checked_client(client, awaits=True)
-        self._calls = _Calls.of(name, prefix)
-
-    def __repr__(self) -> str:
-        return f"<AsyncCounter {self._calls.value!r}>"
-
-    async def get(self) -> int:
-        """As `Counter.get`."""
-        return _value(await execute_async(self._client, self._calls.get()))
-
-    async def add(self, amount: int = 1, *, call_id: str | None = None) -> int:
-        """As `Counter.add`."""
-        return _value(await execute_async(self._client, self._calls.add(amount, call_id)))
-
-    async def compare_and_set(self, expected: int, new: int, *, call_id: str | None = None) -> bool:
-        """As `Counter.compare_and_set`."""
-        return bool(await execute_async(self._client, self._calls.compare_and_set(expected, new, call_id)))
-
-    async def advance(self, step: int, floor: int | None = None, *, call_id: str | None = None) -> int:
-        """As `Counter.advance`."""
-        return _value(await execute_async(self._client, self._calls.advance(step, floor, call_id)))
-
-    async def get_and_reset(self, *, call_id: str | None = None) -> int:
-        """As `Counter.get_and_reset`."""
-        return _value(await execute_async(self._client, self._calls.get_and_reset(call_id)))
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """Builds the calls of one counter."""
-
-    value: str
-    #: the parts of the key of a call id, before and behind the verb
-    called: tuple[str, str]
-
-    @classmethod
-    def of(cls, name: str, prefix: str) -> _Calls:
-        # The length marks the end of the name, so that two names with two ids never make one key.
-        return cls(named_key(prefix, "counter", name), (f"{space(prefix)}:called", f"{len(name)}:{name}"))
-
-    def get(self) -> Call:
-        return Call(Script.load("counter/get"), (1, self.value))
-
-    def add(self, amount: int, call_id: str | None) -> Call:
-        return self._change("add", call_id, whole_number("amount", amount, -_MOST, _MOST))
-
-    def compare_and_set(self, expected: int, new: int, call_id: str | None) -> Call:
-        both = whole_number("expected", expected, -_MOST, _MOST), whole_number("new", new, -_MOST, _MOST)
-        return self._change("compare_and_set", call_id, *both)
-
-    def advance(self, step: int, floor: int | None, call_id: str | None) -> Call:
-        at_least = () if floor is None else (whole_number("floor", floor, -_MOST, _MOST),)
-        return self._change("advance", call_id, whole_number("step", step, 0, _MOST), *at_least)
-
-    def get_and_reset(self, call_id: str | None) -> Call:
-        return self._change("get_and_reset", call_id)
-
-    def _change(self, verb: str, call_id: str | None, *rest: int) -> Call:
-        script = Script.load(f"counter/{verb}", "counter/call", "counter/value")
-        if call_id is None:
-            return Call(script, (1, self.value, *rest))
-        before, after = self.called
-        call = f"{before}:{verb}:{after}:{printable('call_id', call_id)}"
-        return Call(script, (2, self.value, call, *rest))
-
-
-def _value(raw: Any) -> int:
-    if raw is None:
-        raise OverflowError(f"A counter goes from -{_MOST} to {_MOST}; the counter is unchanged")
-    return int(raw)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from celery_throttle.core.checks import TEN_YEARS, seconds, text, whole
 from celery_throttle.core.rates import Rate, read_rates
-from celery_throttle.core.wording import at, seconds
+from celery_throttle.core.wording import at
+from celery_throttle.core.wording import seconds as shown
 from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.checks import checked_client, named_key, printable, whole_number
-from celery_throttle.primitives.elsewhere import RATE
-from celery_throttle.store.scripts import Call, Script, execute, execute_async
+from celery_throttle.primitives.checks import checked_client, named_key
+from celery_throttle.primitives.driving import ask, blocking
+from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -24,8 +27,8 @@ __all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "R
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
-#: Ten years in microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
-_HORIZON = 10 * 365 * 86400 * _SECOND
+#: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
+_HORIZON = int(TEN_YEARS) * _SECOND
 _MOST = 10**12
 
 
@@ -47,9 +50,7 @@ class Decision:
         return self.allowed
 
     def __str__(self) -> str:
-        return (
-            f"allowed, {self.remaining} more now" if self.allowed else f"refused, again in {seconds(self.retry_after)}"
-        )
+        return f"allowed, {self.remaining} more now" if self.allowed else f"refused, again in {shown(self.retry_after)}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class _Slot:
         return self.booked
 
     def __str__(self) -> str:
-        return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {seconds(self.delay)}"
+        return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {shown(self.delay)}"
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,151 @@ class AsyncReservation(_Slot):
         return await self._limiter.cancel(self.call_id)
 
 
-@constructor_tells(**RATE)
-class RateLimiter:
+@dataclass(frozen=True)
+class _Calls:
+    """Builds the calls of one limiter, and reads their replies."""
+
+    key: str
+    rates: tuple[Rate, ...]
+    bursts: tuple[int, ...]
+    #: one for each rate: its unit, and a number among those of the same unit
+    fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, rates: str | Rate | Sequence[str | Rate], burst: int | Sequence[int], prefix: str) -> _Calls:
+        read = read_rates(rates)
+        units = [rate.unit for rate in read]
+        # Without the count in the name, so that bookings stay when the count of a rate changes.
+        fields = tuple(f"{unit}{units[:position].count(unit)}" for position, unit in enumerate(units))
+        return cls(named_key(prefix, "rate", name), read, _bursts(burst, read), fields)
+
+    def __str__(self) -> str:
+        return f"{self.key!r} " + ", ".join(
+            f"{rate} burst {burst}" for rate, burst in zip(self.rates, self.bursts, strict=True)
+        )
+
+    def take(self, cost: int, max_wait: int, call_id: str) -> Call:
+        return self._ask("take", cost, max_wait, call_id)
+
+    def peek(self, cost: int) -> Call:
+        return self._ask("peek", cost, 0, "")
+
+    def cancel(self, call_id: str) -> Call:
+        name = text("call_id", call_id)
+        return Call(Script.load("rate/cancel"), (1, self.key, name, len(self.fields), *self.fields))
+
+    def decision(self, raw: Any) -> Decision:
+        allowed, now, start, *booked = raw
+        # The end of the bookings of each rate: microseconds, and 1/`count` microseconds.
+        until = zip(booked[::2], booked[1::2], self.rates, self.bursts, strict=True)
+        left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
+        return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
+
+    def _ask(self, verb: str, cost: int, max_wait: int, call_id: str) -> Call:
+        whole("cost", cost, 1, _MOST)
+        arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
+        for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
+            arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
+        return Call(Script.load(f"rate/{verb}", "rate/gcra", "rate/bookings"), tuple(arguments))
+
+
+def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
+    """Return how many starts of a burst are left if the bookings of a rate end ``ahead`` microseconds from now."""
+    return (burst * rate.period - ahead * rate.count - parts) // rate.period
+
+
+def _bursts(burst: int | Sequence[int], rates: Sequence[Rate]) -> tuple[int, ...]:
+    bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
+    if len(bursts) != len(rates):
+        raise ConfigurationError(
+            f"burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or one for each"
+        )
+    for rate, several in zip(rates, bursts, strict=True):
+        _spacing("burst", rate, whole("burst", several, 1, _MOST))
+    return bursts
+
+
+def _spacing(what: str, rate: Rate, amount: int) -> tuple[int, int]:
+    us, parts = rate.spacing(amount)
+    if us >= _HORIZON:
+        raise ConfigurationError(f"{what} {amount} is more than ten years of {rate}: make it smaller")
+    return us, parts
+
+
+def _microseconds(max_wait: object) -> int:
+    if max_wait is None:
+        return _HORIZON
+    return int(min(seconds("max_wait", max_wait, most=math.inf) * _SECOND, _HORIZON))
+
+
+def _name(call_id: str | None) -> str:
+    return os.urandom(8).hex() if call_id is None else text("call_id", call_id)
+
+
+def _slot(raw: Any) -> tuple[bool, datetime, float]:
+    booked, now, start, *_ = raw
+    return bool(booked), _EPOCH + timedelta(microseconds=start), max(start - now, 0) / _SECOND
+
+
+class _Limiter:
+    """What both kinds of limiters have."""
+
+    _reservation: ClassVar[Any]
+
+    def __init__(self, client: Any, calls: _Calls, *, awaits: bool) -> None:
+        self._client, self._calls = checked_client(client, awaits=awaits), calls
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._calls}>"
+
+
+@constructor_tells()
+class AsyncRateLimiter(_Limiter):
+    """As `RateLimiter`, on an asyncio client.
+
+    For example::
+
+        calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
+        slot = await calls.reserve()
+        await asyncio.sleep(slot.delay)
+    """
+
+    _reservation = AsyncReservation
+
+    def __init__(
+        self,
+        client: AsyncRedis,
+        name: str,
+        rates: str | Rate | Sequence[str | Rate],
+        *,
+        burst: int | Sequence[int] = 1,
+        prefix: str = "throttle",
+    ) -> None:
+        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=True)
+
+    async def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
+        """As `RateLimiter.acquire`."""
+        return self._calls.decision(await ask(self._client, self._calls.take(cost, 0, _name(call_id))))
+
+    async def peek(self, cost: int = 1) -> Decision:
+        """As `RateLimiter.peek`."""
+        return self._calls.decision(await ask(self._client, self._calls.peek(cost)))
+
+    async def reserve(
+        self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None
+    ) -> AsyncReservation:
+        """As `RateLimiter.reserve`."""
+        call_id = _name(call_id)
+        raw = await ask(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
+        return self._reservation(*_slot(raw), call_id, self)
+
+    async def cancel(self, call_id: str) -> bool:
+        """As `RateLimiter.cancel`."""
+        return bool(await ask(self._client, self._calls.cancel(call_id)))
+
+
+@constructor_tells()
+class RateLimiter(_Limiter):
     """A limit on starts per second, minute, hour or day, over all processes::
 
         from celery_throttle.primitives import RateLimiter
@@ -153,6 +297,8 @@ class RateLimiter:
         the server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
     """
 
+    _reservation = Reservation
+
     def __init__(
         self,
         client: Redis,
@@ -162,26 +308,23 @@ class RateLimiter:
         burst: int | Sequence[int] = 1,
         prefix: str = "throttle",
     ) -> None:
-        self._client = checked_client(client)
-        self._calls = _Calls.of(name, rates, burst, prefix)
+        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=False)
 
-    def __repr__(self) -> str:
-        return f"<RateLimiter {self._calls}>"
-
-    def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
+    @blocking(AsyncRateLimiter.acquire)
+    def acquire(self) -> Decision:
         """Take a start now if all rates allow one.
 
         Args:
             cost: number of starts that the call counts as.
             call_id: the same text for a call that is sent again; by default a new one.
         """
-        return self._calls.decision(execute(self._client, self._calls.take(cost, 0, _name(call_id))))
 
-    def peek(self, cost: int = 1) -> Decision:
+    @blocking(AsyncRateLimiter.peek)
+    def peek(self) -> Decision:
         """Return the decision of `acquire`, and count nothing."""
-        return self._calls.decision(execute(self._client, self._calls.peek(cost)))
 
-    def reserve(self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None) -> Reservation:
+    @blocking(AsyncRateLimiter.reserve)
+    def reserve(self) -> Reservation:
         """Book the first start that all rates allow.
 
         Args:
@@ -189,145 +332,7 @@ class RateLimiter:
             max_wait: the longest delay in seconds; a later start is not booked. By default ten years.
             call_id: the same text for a call that is sent again; by default a new one.
         """
-        call_id = _name(call_id)
-        raw = execute(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
-        return Reservation(*_slot(raw), call_id, self)
 
-    def cancel(self, call_id: str) -> bool:
+    @blocking(AsyncRateLimiter.cancel)
+    def cancel(self) -> bool:
         """Give back the booking with this id, as `Reservation.cancel` does."""
-        return bool(execute(self._client, self._calls.cancel(call_id)))
-
-
-@constructor_tells(**RATE)
-class AsyncRateLimiter:
-    """As `RateLimiter`, on an asyncio client.
-
-    For example::
-
-        calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
-        slot = await calls.reserve()
-        await asyncio.sleep(slot.delay)
-    """
-
-    def __init__(
-        self,
-        client: AsyncRedis,
-        name: str,
-        rates: str | Rate | Sequence[str | Rate],
-        *,
-        burst: int | Sequence[int] = 1,
-        prefix: str = "throttle",
-    ) -> None:
-        self._client = checked_client(client, awaits=True)
-        self._calls = _Calls.of(name, rates, burst, prefix)
-
-    def __repr__(self) -> str:
-        return f"<AsyncRateLimiter {self._calls}>"
-
-    async def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
-        """As `RateLimiter.acquire`."""
-        return self._calls.decision(await execute_async(self._client, self._calls.take(cost, 0, _name(call_id))))
-
-    async def peek(self, cost: int = 1) -> Decision:
-        """As `RateLimiter.peek`."""
-        return self._calls.decision(await execute_async(self._client, self._calls.peek(cost)))
-
-    async def reserve(
-        self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None
-    ) -> AsyncReservation:
-        """As `RateLimiter.reserve`."""
-        call_id = _name(call_id)
-        raw = await execute_async(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
-        return AsyncReservation(*_slot(raw), call_id, self)
-
-    async def cancel(self, call_id: str) -> bool:
-        """As `RateLimiter.cancel`."""
-        return bool(await execute_async(self._client, self._calls.cancel(call_id)))
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """Builds the calls of one limiter, and reads their replies."""
-
-    key: str
-    rates: tuple[Rate, ...]
-    bursts: tuple[int, ...]
-    #: one for each rate: its unit, and a number among those of the same unit
-    fields: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, rates: str | Rate | Sequence[str | Rate], burst: int | Sequence[int], prefix: str) -> _Calls:
-        read = read_rates(rates)
-        units = [rate.unit for rate in read]
-        # Without the count in the name, so that bookings stay when the count of a rate changes.
-        fields = tuple(f"{unit}{units[:position].count(unit)}" for position, unit in enumerate(units))
-        return cls(named_key(prefix, "rate", name), read, _bursts(burst, read), fields)
-
-    def __str__(self) -> str:
-        return f"{self.key!r} " + ", ".join(
-            f"{rate} burst {burst}" for rate, burst in zip(self.rates, self.bursts, strict=True)
-        )
-
-    def take(self, cost: int, max_wait: int, call_id: str) -> Call:
-        return self._ask("take", cost, max_wait, call_id)
-
-    def peek(self, cost: int) -> Call:
-        return self._ask("peek", cost, 0, "")
-
-    def cancel(self, call_id: str) -> Call:
-        name = printable("call_id", call_id)
-        return Call(Script.load("rate/cancel"), (1, self.key, name, len(self.fields), *self.fields))
-
-    def decision(self, raw: Any) -> Decision:
-        allowed, now, start, *booked = raw
-        # The end of the bookings of each rate: microseconds, and 1/`count` microseconds.
-        until = zip(booked[::2], booked[1::2], self.rates, self.bursts, strict=True)
-        left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
-        return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
-
-    def _ask(self, verb: str, cost: int, max_wait: int, call_id: str) -> Call:
-        whole_number("cost", cost, 1, _MOST)
-        arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
-        for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
-            arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
-        return Call(Script.load(f"rate/{verb}", "rate/gcra", "rate/bookings"), tuple(arguments))
-
-
-def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
-    """Return how many starts of a burst are left if the bookings of a rate end ``ahead`` microseconds from now."""
-    return (burst * rate.period - ahead * rate.count - parts) // rate.period
-
-
-def _bursts(burst: int | Sequence[int], rates: Sequence[Rate]) -> tuple[int, ...]:
-    bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
-    if len(bursts) != len(rates):
-        raise ConfigurationError(
-            f"burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or one for each"
-        )
-    for rate, several in zip(rates, bursts, strict=True):
-        _spacing("burst", rate, whole_number("burst", several, 1, _MOST))
-    return bursts
-
-
-def _spacing(what: str, rate: Rate, amount: int) -> tuple[int, int]:
-    us, parts = rate.spacing(amount)
-    if us >= _HORIZON:
-        raise ConfigurationError(f"{what} {amount} is more than ten years of {rate}: make it smaller")
-    return us, parts
-
-
-def _microseconds(max_wait: object) -> int:
-    if max_wait is None:
-        return _HORIZON
-    if isinstance(max_wait, bool) or not isinstance(max_wait, int | float) or not max_wait >= 0:
-        raise ConfigurationError(f"max_wait must be a number of seconds, 0 or more, or None, got {max_wait!r}")
-    return int(min(max_wait * _SECOND, _HORIZON))
-
-
-def _name(call_id: str | None) -> str:
-    return os.urandom(8).hex() if call_id is None else printable("call_id", call_id)
-
-
-def _slot(raw: Any) -> tuple[bool, datetime, float]:
-    booked, now, start, *_ = raw
-    return bool(booked), _EPOCH + timedelta(microseconds=start), max(start - now, 0) / _SECOND

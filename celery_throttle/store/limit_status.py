@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate
 from celery_throttle.core.wording import counted, end_of, listed, one_line, seconds
 from celery_throttle.store.reading import text, when
@@ -240,7 +240,7 @@ def _status(
     parked_of_keys: int = 0,
 ) -> LimitStatus:
     bucket = Bucket.parse(text_of_bucket)
-    permits, rates, most = _declared(declared)
+    code = Declaration.parse(declared) if declared else Declaration(None)
     overrides: dict[str, Any] = {}
     # An override of the key takes precedence over one of the limit.
     for scope, packed in ((Bucket(bucket.name), of_limit), (bucket, of_bucket)) if of_limit or of_bucket else ():
@@ -250,9 +250,9 @@ def _status(
     return LimitStatus(
         name=bucket.name,
         key=bucket.key,
-        permits=permits,
-        rates=rates,
-        max_parked=most,
+        permits=code.permits,
+        rates=tuple(RateStatus(str(rate), burst) for rate, burst in code.rates),
+        max_parked=code.max_parked,
         declared=bool(declared),
         in_force=None if in_force < 0 else in_force,
         override=read_runtime_override(overrides.get("override"), "permits"),
@@ -269,16 +269,6 @@ def _status(
         held_of_keys=held_of_keys,
         parked_of_keys=parked_of_keys,
     )
-
-
-@lru_cache(maxsize=1024)  # all keys of a limit have the same
-def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]:
-    if not raw:
-        return None, (), None
-    declared = json.loads(raw)
-    if isinstance(declared, int):
-        return declared, (), None
-    return declared["permits"] or None, read_rates(declared.get("rates", ())), declared.get("max_parked")
 
 
 def read_rates(declared: Any) -> tuple[RateStatus, ...]:

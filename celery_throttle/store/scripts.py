@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
 
-__all__ = ["Argument", "Call", "Script", "execute", "execute_async", "pack"]
+__all__ = ["Argument", "Call", "Script", "execute", "pack"]
 
 Argument = str | bytes | int
 
@@ -111,14 +110,6 @@ def _packed(arguments: Iterable[Argument]) -> bytes:
 @lru_cache(maxsize=64)
 def _packed_head(sha: str, fixed: tuple[Argument, ...]) -> bytes:
     return _packed(("EVALSHA", sha, *fixed))
-
-
-async def execute_async(client: AsyncRedis, call: Call) -> object:
-    """Do the same as `execute`, on an asyncio client."""
-    try:
-        return await client.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
-    except NoScriptError:
-        return await client.execute_command(*call.eval())  # type: ignore[no-untyped-call]
 
 
 def execute(client: Redis, call: Call) -> object:

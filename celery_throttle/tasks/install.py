@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from celery_throttle.core.settings import Settings
@@ -33,6 +34,7 @@ def _schedule_reaper(sender: Any, **_: Any) -> None:
     every = sender.conf.get("throttle_reap_every", Settings.reap_every)
     if every is None:
         return
+    every = every.total_seconds() if isinstance(every, timedelta) else every
     queue = sender.conf.get("throttle_reap_queue")
     options = {"expires": every, "ignore_result": True} | ({"queue": queue} if queue else {})
     entry = {"task": REAP_TASK, "schedule": every, "options": options}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.clients import store_client
 from celery_throttle.errors import LimitExceeded, StoreUnavailable
 from celery_throttle.settings import throttles
-from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.publish import HEADER, is_again, log_unchecked
 from celery_throttle.tasks.registry import policies_of
+
+if TYPE_CHECKING:
+    from celery_throttle.core.arguments import TaskCall
 
 __all__ = ["check_max_parked"]
 
 
-def check_max_parked(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
+def check_max_parked(task: Any, call: TaskCall, options: dict[str, Any]) -> None:
     """Refuse a call if as many tasks are parked as may wait.
 
     Raises:
@@ -26,7 +28,7 @@ def check_max_parked(task: Any, args: Any, kwargs: Any, options: dict[str, Any])
     if is_again(options):
         return  # a retry: this check passed before
     carried = (options.get("headers") or {}).get(HEADER)
-    values = carried if carried and policy.carried(carried) else values_of(task, policy, args, kwargs)
+    values = carried if carried and policy.carried(carried) else policy.values(call)
     client = store_client(task.app, policy.group)
     for bucket, most in policy.most_parked(values):
         try:

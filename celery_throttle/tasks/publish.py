@@ -16,20 +16,19 @@ from celery.result import EagerResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
-from celery_throttle.core.asking import why_not
-from celery_throttle.errors import DuplicateTask, ResultLost, StoreUnavailable, WrongArguments
+from celery_throttle.errors import DuplicateTask, ResultLost, StoreUnavailable
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store.identity_locks import CLAIMED, LOST, OURS, REPLACED, TAKEN, read_claimed
-from celery_throttle.tasks.arguments import by_name, left_out
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_throttle.clients import StoreClient
+    from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["HEADER", "is_again", "log_unchecked", "plan_for", "publish", "skipped"]
+__all__ = ["HEADER", "is_again", "log_unchecked", "publish", "skipped"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,29 +36,11 @@ logger = logging.getLogger(__name__)
 HEADER = "throttle"
 
 
-def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
-    """Return the lock plan of a call with these arguments.
-
-    Raises:
-        ConfigurationError: the arguments cannot be compared.
-    """
-    args, kwargs = tuple(args or ()), dict(kwargs or {})
-    bound = by_name(task, args, kwargs)
-    if bound is None:
-        # The task fails with these arguments when it runs; until then they are used as given.
-        if isinstance(dedup.unique_on, tuple):
-            why = why_not(task.run, args, kwargs)
-            raise WrongArguments(f"Task {task.name}: unique_on: these are not its arguments: {why}")
-        bound = {"args": args, "kwargs": kwargs}
-    return dedup.plan(task.name, bound, args, kwargs, left_out(task, args, kwargs))
-
-
 def publish(
     task: Any,
     client: StoreClient,
     dedup: Dedup,
-    args: Any,
-    kwargs: Any,
+    call: TaskCall,
     options: dict[str, Any],
     send: Callable[..., Any],
 ) -> Any:
@@ -69,10 +50,9 @@ def publish(
         task: the task.
         client: the store client of the task's group.
         dedup: the task's options, with those of this call.
-        args: positional arguments.
-        kwargs: arguments by name.
+        call: the call.
         options: all other arguments of ``apply_async``.
-        send: ``apply_async`` of a plain task.
+        send: publishes the call with the options that it is given.
 
     Raises:
         DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
@@ -83,7 +63,7 @@ def publish(
     carried = _carried_on(options, dedup)
     if carried is None:
         check_result_backend(task, dedup, ignores_result=_ignores_result(task, options))
-    plan = carried or plan_for(task, dedup, args, kwargs)
+    plan = carried or dedup.plan(call)
     dedup = plan.dedup  # a retry has the options of its first call
     awaited = _is_awaited(wanted, options, dedup)
     if awaited and dedup.on_conflict == "skip":
@@ -108,7 +88,7 @@ def publish(
     options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
     options["headers"].pop("fencing_token", None)
     try:
-        result = send(args, kwargs, **options)
+        result = send(options)
     except BaseException:
         _give_up(task, client, plan, task_id, first)
         raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore
 
-from celery_throttle.core.asking import plain
+from celery_throttle.core.checks import TEN_YEARS, plain, seconds, whole
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
@@ -23,8 +23,6 @@ __all__ = ["RateLimited"]
 
 logger = logging.getLogger(__name__)
 
-#: Ten years, in seconds.
-_LONGEST = 10 * 365 * 86400
 #: Seconds if the answer names no time. At random, so that programs which were refused together do not come together.
 _DEFAULT = (20.0, 40.0)
 
@@ -52,10 +50,8 @@ class RateLimited(Ignore, ThrottleError):
     """
 
     @tells(
-        **dict.fromkeys(("countdown", "seconds", "delay", "timeout", "wait", "after"), "write RateLimited(30)"),
-        **dict.fromkeys(("max_retries", "retries", "attempts", "max_attempts", "rounds"), "write max_rounds=10"),
-        limits="write limit='api'",
-        name="write limit='api'",
+        countdown="write RateLimited(30)",
+        max_retries="write max_rounds=10",
         response="write RateLimited.from_response(response)",
     )
     def __init__(
@@ -64,15 +60,16 @@ class RateLimited(Ignore, ThrottleError):
         limit: str | Limit | None = None,
         max_rounds: int | None = None,
     ) -> None:
-        seconds = _seconds(retry_after, _now())
+        wait = _seconds(retry_after, _now())
         name: object = getattr(limit, "name", limit)
         if name is not None and not isinstance(name, str):
             raise ConfigurationError(
                 f"RateLimited: limit must be a Limit or its name, got {limit!r}: write limit='api'"
             )
-        _check_rounds(max_rounds)
-        super().__init__(seconds, name, max_rounds)
-        self.retry_after, self.limit, self.max_rounds = seconds, name, max_rounds
+        if max_rounds is not None:
+            whole("RateLimited: max_rounds", max_rounds, 0, usual=10)
+        super().__init__(wait, name, max_rounds)
+        self.retry_after, self.limit, self.max_rounds = wait, name, max_rounds
 
     @classmethod
     def from_response(cls, response: Any, limit: str | Limit | None = None, max_rounds: int | None = None) -> Self:
@@ -95,41 +92,27 @@ class RateLimited(Ignore, ThrottleError):
         return f"asked too often, again in {plain(round(self.retry_after, 3))} s"
 
 
-def _check_rounds(given: object) -> None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
-        return
-    raise ConfigurationError(
-        f"RateLimited: max_rounds must be a whole number from 0, or None, got {given!r}: write max_rounds=10"
-    )
-
-
 def _seconds(given: object, now: datetime) -> float:
     """Return the seconds from now of a number, a timedelta or the text of a header.
 
     Raises:
         ConfigurationError: the value is no time to wait.
     """
-    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, str) or seconds is None:
-        return _of_header(seconds, now)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
-        raise ConfigurationError(
-            f"RateLimited: retry_after must be seconds or a timedelta, 0 to {_LONGEST}, or the text of a Retry-After "
-            f"header, got {given!r}: write RateLimited.from_response(response), or RateLimited(30)"
-        )
-    return float(seconds)
+    if isinstance(given, str) or given is None:
+        return _of_header(given, now)
+    return seconds("RateLimited: retry_after", given)
 
 
 def _of_header(text: str | None, now: datetime) -> float:
     """Return the seconds of a header; a server's text never raises, because it is no mistake of the task."""
     if text and text.strip():
         try:
-            seconds = float(text)
+            wait = float(text)
         except ValueError:
             date = _date(text)
-            seconds = (date - now).total_seconds() if date else float("nan")
-        if seconds == seconds:  # noqa: PLR0124 - "nan" is a number to Python
-            return min(max(seconds, 0.0), _LONGEST)
+            wait = (date - now).total_seconds() if date else float("nan")
+        if wait == wait:  # noqa: PLR0124 - "nan" is a number to Python
+            return min(max(wait, 0.0), TEN_YEARS)
         logger.warning("RateLimited: Retry-After %.100r is no number of seconds and no date: waiting about 30 s", text)
     return random.uniform(*_DEFAULT)  # noqa: S311 - no secret
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
+from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.policy import Policy
 
 __all__ = [
+    "call_of",
     "declare_dedup",
     "declare_policy",
     "dedup_of",
@@ -81,6 +83,11 @@ def remember_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any
 def is_bound(task: Any) -> bool:
     """Return whether the options of a task were read."""
     return task.name in _dedups.get(task.app, {})
+
+
+def call_of(task: Any, args: Any, kwargs: Any) -> TaskCall:
+    """Return one call of a task, which its limits and its lock read."""
+    return TaskCall(str(task.name), task.run, args, kwargs)
 
 
 def policies_of(app: Any) -> dict[str, Policy]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
 
+from celery_throttle.core.checks import closest
 from celery_throttle.core.options import TASK_OPTIONS
 from celery_throttle.settings import without_effect
 from celery_throttle.tasks.registry import dedup_of, policies_of
@@ -19,14 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks"]
 
-#: Settings of other plugins for running once: the plugin, which may be in use beside us, and our equivalent.
-_THEIRS = {
-    "singleton_lock_expiry": ("celery_singleton", "lock_ttl=3600 at the task"),
-    "singleton_raise_on_duplicate": ("celery_singleton", "on_conflict='raise' at the task"),
-    "singleton_backend_url": ("celery_singleton", "throttle_url"),
-    "singleton_key_prefix": ("celery_singleton", "throttle_prefix"),
-    "ONCE": ("celery_once", "throttle_url, and singleton=True, lock_ttl=3600 at the task"),
-}
 #: Words that other libraries use with other meanings: they count only beside an option that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
 
@@ -35,10 +26,6 @@ def remarks(app: Any) -> Iterator[str]:
     """Yield a sentence, with the fix, for each setting and each option without effect, or with an unexpected one."""
     for name, right in without_effect(app):
         yield f"Setting {name} has no effect: write {right}"
-    for name in sorted(_THEIRS.keys() & set(app.conf)):
-        module, right = _THEIRS[name]
-        if module not in sys.modules:
-            yield f"Setting {name} is one of {module}, which is not in use, and has no effect: write {right}"
     yield from _of_annotations(app)
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
@@ -71,11 +58,11 @@ def _of_annotations(app: Any) -> Iterator[str]:
             ours = {option: options[option] for option in TASK_OPTIONS if option in options}
             if name == "*" or name in app.tasks or _COMMON.issuperset(ours):
                 continue
-            close = get_close_matches(name, app.tasks, n=1)
+            close = closest(name, app.tasks)
             given = ", ".join(f"{option}={value!r:.80}" for option, value in ours.items())
             yield (
                 f"task_annotations gives {name!r} {given}, but there is no such task"
-                f"{f': did you mean {close[0]!r}?' if close else ''}"
+                f"{f': did you mean {close!r}?' if close else ''}"
             )
 
 

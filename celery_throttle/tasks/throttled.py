@@ -10,12 +10,10 @@ from celery import Task, states
 from celery.result import EagerResult
 
 from celery_throttle.clients import signed, store_client
-from celery_throttle.core.asking import why_not
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.errors import ConfigurationError, WrongArguments
 from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store.identity_locks import read_locked
-from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.fencing import token_of, token_or_none
 from celery_throttle.tasks.install import install
 from celery_throttle.tasks.max_parked import check_max_parked
@@ -23,9 +21,10 @@ from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.options import OPTIONS, check_attributes, misplaced, options_of, read_options, too_late
 from celery_throttle.tasks.origin import are_several, is_own
-from celery_throttle.tasks.publish import HEADER, is_again, plan_for, publish
+from celery_throttle.tasks.publish import HEADER, is_again, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
+    call_of,
     declare_dedup,
     declare_policy,
     dedup_of,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from celery_throttle.clients import StoreClient
+    from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.rates import Rate
@@ -197,20 +197,21 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         if rest:
             options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
-        options = self._with_values(args, kwargs, options | {"task_id": task_id})
+        call = call_of(self, args, kwargs)
+        options = self._with_values(call, options | {"task_id": task_id})
         if dedup is None or not throttles(self.app):
-            check_max_parked(self, args, kwargs, options)
+            check_max_parked(self, call, options)
             return send(args, kwargs, **options)
 
-        def send_if_it_may_wait(args: Any, kwargs: Any, **options: Any) -> Any:
+        def send_if_it_may_wait(options: dict[str, Any]) -> Any:
             # A duplicate has claimed no lock, and does not wait in line.
             if options["headers"][HEADER]["claim"] != "0":
-                check_max_parked(self, args, kwargs, options)
+                check_max_parked(self, call, options)
             return send(args, kwargs, **options)
 
         dedup = dedup.for_call(str(self.name), throttle)
         client = store_client(self.app, group_of(self))
-        return publish(self, client, dedup, args, kwargs, options, send_if_it_may_wait)
+        return publish(self, client, dedup, call, options, send_if_it_may_wait)
 
     def apply(
         self,
@@ -278,7 +279,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         """
         return unlock(self, args, kwargs)
 
-    def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
+    def _with_values(self, call: TaskCall, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options with a header of the values that the call's limits need, so that they are read once."""
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
@@ -292,7 +293,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         # A retry has the header of the task that runs here.
         if is_again(options) and policy.carried(headers.get(HEADER)):
             return options
-        values = values_of(self, policy, args, kwargs) | ({"reserved": reserved} if reserved else {})
+        values = policy.values(call) | ({"reserved": reserved} if reserved else {})
         return options | {"headers": {**headers, HEADER: values}}
 
     def _dedup(self) -> Dedup | None:
@@ -306,10 +307,11 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
-        if by_name(self, args, kwargs) is None:
-            raise WrongArguments(f"Task {self.name}: these are not its arguments: {why_not(self.run, args, kwargs)}")
+        call = call_of(self, args, kwargs)
+        if call.bound is None:
+            raise WrongArguments(f"Task {self.name}: these are not its arguments: {call.why_not()}")
         client = store_client(self.app, group_of(self)) if throttles(self.app) else None
-        return client, plan_for(self, dedup, args, kwargs).identity
+        return client, dedup.plan(call).identity
 
 
 def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, why: str = "") -> bool:

@@ -8,10 +8,11 @@ import socket
 from typing import TYPE_CHECKING, Any, Literal
 
 import uvicorn
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.web.site import site
-from celery_throttle.web.tokens import Hosts, Token
+from celery_throttle.web.tokens import Token
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +23,8 @@ __all__ = ["behind", "listening", "root_of", "serve"]
 
 _SHORTEST = 16
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
-_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+#: The names of this machine. "[" is the rest of an IPv6 address that an old Starlette compares.
+_LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]", "[")
 _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one"""
 
 
@@ -70,7 +72,9 @@ def behind(
     """
     page: ASGIApp
     if token is None:
-        page = Hosts(site(app, lambda _: "change" if rights == "all" else "read", None, commands), _LOCAL | {host})
+        page = site(app, lambda _: "change" if rights == "all" else "read", None, commands)
+        # Against DNS rebinding: another site can have its name point here.
+        page = TrustedHostMiddleware(page, [*_LOCAL, host], www_redirect=False)
     else:
         door = Token(token, rights)
         page = site(app, door.access, None, commands, door)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
@@ -20,9 +19,9 @@ from celery_throttle.web.asked import form
 from celery_throttle.web.rendering import SIGNED_IN, link
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.requests import Request
 
-__all__ = ["Hosts", "Token"]
+__all__ = ["Token"]
 
 T = TypeVar("T")
 
@@ -121,32 +120,6 @@ class Token:
         _add(self._wrong, address, (count, now + _PAUSE if count >= _FREE else 0.0))
         logger.warning("celery_throttle: wrong token from %s, %d in a row", one_line(address) or "unknown", count)
         return False
-
-
-class Hosts:
-    """Answers only requests for one of these hosts. It stops DNS rebinding: another site's name that points here.
-
-    Args:
-        app: the app to protect.
-        hosts: names of the hosts, without ports.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] == "http" and self._host(scope) not in self._hosts:
-            await send({"type": "http.response.start", "status": 421, "headers": [(b"content-type", b"text/plain")]})
-            await send({"type": "http.response.body", "body": b"This page has another host name.\n"})
-            return
-        await self._app(scope, receive, send)
-
-    @staticmethod
-    def _host(scope: Scope) -> str:
-        host: str = Request(scope).headers.get("host", "")
-        bare = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        return bare.strip("[]").lower()
 
 
 def _name_of(request: Request) -> str:

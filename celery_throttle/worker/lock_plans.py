@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.tasks.publish import HEADER, plan_for
+from celery_throttle.tasks.publish import HEADER
+from celery_throttle.tasks.registry import call_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan
@@ -30,7 +31,7 @@ def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
     if dedup.on_conflict == "skip" and _in_canvas(request):
         # If this task were skipped, the rest of its canvas would wait for ever.
         dedup = dedup.for_call(task.name, {"on_conflict": "return_existing"})
-    return plan_for(task, dedup, request.args, request.kwargs)
+    return dedup.plan(call_of(task, request.args, request.kwargs))
 
 
 def header_of(request: Any) -> dict[str, object]:

@@ -21,7 +21,8 @@ class Timekeeper:
     """Calls functions later, in its own thread.
 
     The worker's timer will not do: Celery empties that timer when the broker connection is lost, and it stands still
-    while a solo pool runs a task.
+    while a solo pool runs a task. Nor will a `celery.utils.timer2.Timer` of our own, which may sleep for two seconds
+    past a call that is added and due sooner.
     """
 
     def __init__(self) -> None:

@@ -147,7 +147,7 @@ def test_workers_get_the_new_rate(mail: LimitControl, caplog: pytest.LogCaptureF
         ({"permits": 5, "burst": 2}, "burst needs a rate beside it: write override(5, rate='50/m', burst=2)"),
         ({"permits": "50/m"}, "got '50/m': write override(rate='50/m')"),
         ({"rate": "50 per minute"}, "write '50/m'"),
-        ({"rate": 50}, "write '50/s'"),
+        ({"rate": 50}, "got 50: write '10/s'"),
         ({"rate": "50/m", "burst": 0}, "Limit 'mail': burst must be a whole number"),
         ({"rate": ["50/m", "10/m"]}, "Limit 'mail': 50/m never matters beside 10/m"),
     ],

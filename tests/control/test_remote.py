@@ -255,7 +255,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("throttle_override", {"limit": "api", "permits": "0"}, "Limit api: override must be a whole number of 1 or "),
     ("throttle_override", {"limit": "api", "permits": "many"}, "Limit 'api' has no keys: leave key= out, "),
     ("throttle_override", {"limit": "api", "permits": "10/s"}, "Limit api: override must be a whole number of 1 "),
-    ("throttle_override", {"limit": "api", "permits": "rate=10"}, "Limit api: Rate '10' has no unit of time: "),
+    ("throttle_override", {"limit": "api", "permits": "rate=10"}, "Limit api: A rate is text such as '100/m', "),
 ]
 
 

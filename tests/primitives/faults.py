@@ -13,14 +13,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from celery_throttle.store.scripts import Call, Script, execute, execute_async
+from celery_throttle.primitives.driving import ask
+from celery_throttle.store.scripts import Call, Script, execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
     import pytest
-    from redis.asyncio import Redis as AsyncRedis
 
 _TIME = "('TIME')"
 _CLOCK = "{clock}"
@@ -92,8 +92,7 @@ class StoreClock:
         self._client = client
         self.set(1_800_000_000_000_000)
         if module is not None and monkeypatch is not None:
-            monkeypatch.setattr(module, "execute", self.execute)
-            monkeypatch.setattr(module, "execute_async", self._execute_async)
+            monkeypatch.setattr(module, "ask", self._ask)
 
     def set(self, now: int) -> None:
         """Let it be then (us)."""
@@ -111,8 +110,8 @@ class StoreClock:
         """Carry out a call at that time."""
         return execute(client, _by_the_clock(call))
 
-    async def _execute_async(self, client: AsyncRedis, call: Call) -> object:
-        return await execute_async(client, _by_the_clock(call))
+    async def _ask(self, client: object, call: Call) -> Any:
+        return await ask(client, _by_the_clock(call))
 
 
 def _by_the_clock(call: Call) -> Call:

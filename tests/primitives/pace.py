@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["end_here", "end_permits", "look_often", "renew_often", "renewed_since"]
 
-BASE = "celery_throttle.primitives.lease.base"
+BASE = "celery_throttle.primitives.lease"
 
 
 def end_here(held: Lease) -> None:

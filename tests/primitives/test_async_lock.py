@@ -12,10 +12,9 @@ import pytest
 from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
-from celery_throttle.primitives import AsyncHeldLock, AsyncIdentityLock, IdentityLock
-from celery_throttle.primitives.lease import aio as leases
-from celery_throttle.primitives.lock import aio
-from celery_throttle.store.scripts import execute_async
+from celery_throttle.primitives import AsyncHeldLock, AsyncIdentityLock, IdentityLock, lock
+from celery_throttle.primitives import lease as leases
+from celery_throttle.primitives.driving import ask
 from tests.primitives.hints import channels, listening
 from tests.primitives.pace import renew_often
 
@@ -172,14 +171,14 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The replies to acquires, which arrive here and no further."""
     replies: list[object] = []
 
-    async def execute_and_wait(client: AsyncRedis, call: Call) -> object:
-        reply = await execute_async(client, call)
-        if call.script.name == "lock/acquire":
+    async def ask_and_wait(client: object, call: Call) -> object:
+        reply: object = await ask(client, call)
+        if isinstance(client, AsyncRedis) and call.script.name == "lock/acquire":
             replies.append(reply)
             await asyncio.sleep(600)
         return reply
 
-    monkeypatch.setattr(aio, "execute_async", execute_and_wait)
+    monkeypatch.setattr(lock, "ask", ask_and_wait)
     return replies
 
 

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
 from celery_throttle.primitives import AsyncHeldRedlock, AsyncRedlock
-from celery_throttle.primitives.lease import aio as leases
+from celery_throttle.primitives import lease as leases
 from tests.primitives.cluster import NODE_TIMEOUT, PATIENCE
 from tests.primitives.pace import renew_often, renewed_since
 

@@ -16,11 +16,11 @@ from celery_throttle.primitives import (
     AsyncFairSemaphore,
     AsyncHeldPermit,
     FairSemaphore,
+    semaphore,
 )
-from celery_throttle.primitives.lease import aio as leases
-from celery_throttle.primitives.semaphore import aio
-from celery_throttle.primitives.semaphore.calls import IDLE
-from celery_throttle.store.scripts import execute_async
+from celery_throttle.primitives import lease as leases
+from celery_throttle.primitives.driving import ask
+from celery_throttle.primitives.semaphore_calls import IDLE
 from tests.primitives.hints import channels
 from tests.primitives.pace import end_permits, renew_often
 from tests.support.waiting import until
@@ -58,8 +58,8 @@ def sync(redis: Redis) -> FairSemaphore:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting callers not look by themselves."""
-    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
-    monkeypatch.setattr(aio, "STAY", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(semaphore, "STAY", 600.0)
 
 
 async def so(condition: Callable[[], object]) -> None:
@@ -225,15 +225,15 @@ def test_cancelled_acquire_hands_on_its_permit(run: Any, sync: FairSemaphore, mo
     """The reply is on its way, or was not read yet."""
     granted: list[object] = []
 
-    async def execute_and_wait(client: AsyncRedis, call: Call) -> object:
-        reply = await execute_async(client, call)
-        if call.script.name == "semaphore/acquire":
+    async def ask_and_wait(client: object, call: Call) -> object:
+        reply: object = await ask(client, call)
+        if isinstance(client, AsyncRedis) and call.script.name == "semaphore/acquire":
             granted.append(reply)
             await asyncio.sleep(600)
         return reply
 
     async def scenario(one: AsyncFairSemaphore) -> None:
-        monkeypatch.setattr(aio, "execute_async", execute_and_wait)
+        monkeypatch.setattr(semaphore, "ask", ask_and_wait)
         task = asyncio.create_task(one.acquire(lease=600))
         await so(lambda: granted)
         assert len(sync.holders()) == 1

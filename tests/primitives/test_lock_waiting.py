@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from celery_throttle.primitives import IdentityLock
+from celery_throttle.primitives import IdentityLock, lock
+from celery_throttle.primitives.driving import ask
 from tests.primitives.hints import listening
 from tests.primitives.pace import look_often
 from tests.store.cost import commands
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.primitives import HeldLock
+    from celery_throttle.store.scripts import Call
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting callers not look by themselves."""
-    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease._LOOK_AGAIN", 600.0)
 
 
 def waiting(redis: Redis, number: int) -> None:
@@ -134,6 +136,24 @@ def test_waiting_costs_next_to_nothing(locks: IdentityLock, redis: Redis) -> Non
         locks.acquire("a", blocking=True, timeout=1)
     assert calls["evalsha"] <= 5
     assert sum(calls.values()) < 40
+
+
+@pytest.mark.parametrize("owner", [None, "me"])
+def test_interrupted_caller_leaves_no_lock(
+    locks: IdentityLock, monkeypatch: pytest.MonkeyPatch, owner: str | None
+) -> None:
+    """Unless it asked under a name that may have had the lock before."""
+
+    async def ask_and_interrupt(client: object, call: Call) -> object:
+        reply: object = await ask(client, call)
+        if call.script.name == "lock/acquire":
+            raise KeyboardInterrupt
+        return reply
+
+    monkeypatch.setattr(lock, "ask", ask_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        locks.acquire("a", 600, owner=owner)
+    assert (locks.locked_by("a") is None) is (owner is None)
 
 
 def test_no_connection_stays_behind(locks: IdentityLock, redis: Redis, pool: ThreadPoolExecutor) -> None:

@@ -72,23 +72,18 @@ def test_how_long_so_many_take(unit: Any, seconds: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("100/min", "unknown unit 'min', write '100/m'"),
-        ("100/H", "unknown unit 'H', write '100/h'"),
-        ("100/w", "unknown unit 'w', write '100/s', '100/m'"),
-        ("100/", "unknown unit '', write '100/s', '100/m'"),
-        ("0/m", "1 or more, got 0/m: write the slowest"),
-        ("-5/m", "1 or more, got -5/m"),
-        ("0.5/s", "whole number, got 0.5/s: write '30/m'"),
-        ("0.1/s", "whole number, got 0.1/s: write '6/m'"),
-        ("1e3/m", "whole number, got 1000.0/m: write '1000/m'"),
-        ("2.5/d", "whole number, got 2.5/d: round it"),
-        ("inf/s", "whole number, got inf/s: write '10/s'"),
-        ("-0.5/s", "whole number, got -0.5/s: round it"),
-        ("many/s", "does not begin with a number: write '10/s'"),
-        ("/s", "does not begin with a number"),
-        ("", "has no unit of time"),
-        ("100", "has no unit of time: write '10/s'"),
-        ("1000000000001/s", "1000000000000 at most"),
+        ("100/min", "got '100/min': write '100/m'"),
+        ("100 per Hour", "got '100 per Hour': write '100/h'"),
+        ("100/w", "got '100/w': write '10/s', '100/m'"),
+        ("5/month", "got '5/month': write '10/s'"),
+        ("100/", "got '100/': write '10/s'"),
+        ("0/m", "got '0/m': write a number from 1 to 1000000000000"),
+        ("-5/m", "got '-5/m': write '10/s'"),
+        ("0.5/s", "got '0.5/s': write '10/s'"),
+        ("many/s", "got 'many/s': write '10/s'"),
+        ("", "got '': write '10/s'"),
+        ("100", "got '100': write '10/s'"),
+        ("1000000000001/s", "got '1000000000001/s': write a number from 1 to 1000000000000"),
         (10, "got 10: write '10/s'"),
         (None, "got None: write '10/s'"),
     ],
@@ -100,7 +95,7 @@ def test_impossible_rate_is_refused_with_a_hint(text: Any, said: str) -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.0, True, "5", None])
 def test_a_count_is_a_whole_number_of_one_or_more(count: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"got {count!r}/m"):
+    with pytest.raises(ConfigurationError, match=f"count must be a whole number from 1 to .*, got {count!r}"):
         Rate(count, "m")
 
 
@@ -111,7 +106,7 @@ def test_one_rate_or_several() -> None:
 
 @pytest.mark.parametrize("rates", [[], ["1/s"] * 9, [5], {"1/s"}, 5, ("1/s", "x")])
 def test_rates_that_cannot_work(rates: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"write '10/s'|A rate is text|does not say"):
+    with pytest.raises(ConfigurationError, match=r"write '10/s'"):
         read_rates(rates)
 
 
@@ -443,9 +438,9 @@ def test_any_printable_name_will_do(make: Callable[..., RateLimiter], redis: Red
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (lambda make: make("", "1/s"), "The name of a rate must be 1 to 200"),
+        (lambda make: make("", "1/s"), "rate name must be 1 to 200"),
         (lambda make: make("api", "1/s", prefix="{x}"), "prefix must be"),
-        (lambda make: make("api", "1/week"), "unknown unit 'week'"),
+        (lambda make: make("api", "1/week"), "got '1/week'"),
         (lambda make: make("api", []), "Give one rate or up to 8"),
         (lambda make: make("api", "1/s", burst=0), "burst must be a whole number from 1"),
         (lambda make: make("api", "1/s", burst=1.5), "burst must be .* got 1.5"),

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
 from celery_throttle.primitives import HeldRedlock, Redlock
-from celery_throttle.primitives.redlock import sync_nodes as nodes
+from celery_throttle.primitives import redlock_nodes as nodes
 from tests.primitives.cluster import NODE_TIMEOUT
 from tests.primitives.pace import renew_often, renewed_since
 from tests.support.waiting import until
@@ -216,10 +216,10 @@ def test_renewal_after_a_release_keeps_nothing(cluster: Cluster, monkeypatch: py
     held = take(lock, lease=600)
     keep = lock.quorum.keep
 
-    def keep_late(call: Call) -> bool:
+    async def keep_late(call: Call) -> bool:
         with ThreadPoolExecutor(1) as other:
             assert other.submit(held.release).result()
-        return keep(call)
+        return await keep(call)
 
     monkeypatch.setattr(lock.quorum, "keep", keep_late)
     with pytest.raises(LeaseLost, match="was released"):

@@ -16,8 +16,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from celery_throttle.embedded import bound_to_parent
-from celery_throttle.primitives import FairSemaphore
-from celery_throttle.primitives.semaphore import sync
+from celery_throttle.primitives import FairSemaphore, semaphore
 from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
 from tests.primitives.hints import channels
@@ -39,12 +38,10 @@ STAY = 3.0
 PROGRAM = """
 import sys
 from redis import Redis
-from celery_throttle.primitives import FairSemaphore
-from celery_throttle.primitives.lease import base
-from celery_throttle.primitives.semaphore import sync
+from celery_throttle.primitives import FairSemaphore, lease as leases, semaphore
 
 url, name, lease, stay = sys.argv[1:]
-base._LOOK_AGAIN, sync.STAY = float(stay) / 3, float(stay)
+leases._LOOK_AGAIN, semaphore.STAY = float(stay) / 3, float(stay)
 with FairSemaphore(Redis.from_url(url), "one", 1, lease=float(lease)).hold(name, renew=True) as held:
     print(held.ticket, flush=True)
     sys.stdin.read()
@@ -232,7 +229,7 @@ def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServe
 
 def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, monkeypatch: Any) -> None:
     """And the place in line ends by itself."""
-    monkeypatch.setattr(sync, "STAY", 0.5)
+    monkeypatch.setattr(semaphore, "STAY", 0.5)
     look_often(monkeypatch)
     with impatient_client(own_server.url) as client, ThreadPoolExecutor(1) as pool:
         one = FairSemaphore(client, "one", 1)
@@ -275,8 +272,7 @@ def test_a_fork_does_not_share_its_parents_mailbox(one: FairSemaphore) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        with one._mailboxes.one() as mailbox:
-            os.write(writing, mailbox.channel.encode())
+        os.write(writing, one._mailboxes._take().channel.encode())
         os._exit(0)
     os.waitpid(child, 0)
     os.close(writing)

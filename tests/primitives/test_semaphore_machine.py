@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from celery_throttle.primitives.semaphore.calls import SemaphoreCalls, Turn
+from celery_throttle.primitives.semaphore_calls import SemaphoreCalls, Turn
 from tests.primitives.faults import StoreClock
 from tests.primitives.resending import Resending
 from tests.support.machines import run_machine

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle.primitives import FairSemaphore
-from celery_throttle.primitives.semaphore import sync
-from celery_throttle.primitives.semaphore.calls import IDLE
-from celery_throttle.primitives.semaphore.sync_mailbox import Mailbox
-from celery_throttle.store.scripts import execute
+from celery_throttle.primitives import FairSemaphore, semaphore
+from celery_throttle.primitives.driving import ask, run
+from celery_throttle.primitives.mailbox import Mailbox
+from celery_throttle.primitives.semaphore_calls import IDLE
 from tests.primitives.hints import channels, listening
 from tests.primitives.pace import end_permits, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.primitives import HeldPermit
@@ -43,8 +42,17 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting callers not look by themselves."""
-    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
-    monkeypatch.setattr(sync, "STAY", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(semaphore, "STAY", 600.0)
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function that does the same."""
+
+    async def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     def deaf(_: Mailbox, timeout: float) -> None:
         time.sleep(timeout)
 
-    monkeypatch.setattr(Mailbox, "wait", deaf)
+    monkeypatch.setattr(Mailbox, "wait", awaited(deaf))
 
 
 def wait_in_line(waiting: FairSemaphore, pool: ThreadPoolExecutor, count: int, **options: Any) -> list[Future[Any]]:
@@ -183,7 +191,7 @@ def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, m
         time.sleep(max(timeout, 0.2))
         return f"300 {ticket:.0f} {permit.decode()}"
 
-    monkeypatch.setattr(Mailbox, "wait", says)
+    monkeypatch.setattr(Mailbox, "wait", awaited(says))
     assert one.acquire("late", timeout=0.5, lease=0.3) is None
     assert asked
     assert one.waiting() == 0
@@ -198,8 +206,8 @@ def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
     heard: list[str | None] = []
     wait = Mailbox.wait
 
-    def lose_the_first(mailbox: Mailbox, timeout: float) -> str | None:
-        heard.append(wait(mailbox, timeout))
+    async def lose_the_first(mailbox: Mailbox, timeout: float) -> str | None:
+        heard.append(await wait(mailbox, timeout))
         if len(heard) == 1:
             held.release()
             end_permits(redis, "one")
@@ -220,7 +228,7 @@ def test_hint_for_another_caller_is_no_permit(one: FairSemaphore, monkeypatch: p
         time.sleep(min(timeout, 0.02))
         return "60000 1 ffffffffffffffffx"
 
-    monkeypatch.setattr(Mailbox, "wait", says)
+    monkeypatch.setattr(Mailbox, "wait", awaited(says))
     assert one.acquire("x", timeout=0.2) is None
 
 
@@ -243,7 +251,7 @@ def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, mo
         time.sleep(timeout)
         held.release()
 
-    monkeypatch.setattr(Mailbox, "wait", nothing)
+    monkeypatch.setattr(Mailbox, "wait", awaited(nothing))
     last = one.acquire("last", timeout=0.5)
     assert last is not None
     assert last.lease_left > 50
@@ -263,9 +271,9 @@ def test_interrupted_caller_leaves_nothing(
 
     wait = Mailbox.wait
 
-    def interrupt(mailbox: Mailbox, timeout: float) -> None:
+    async def interrupt(mailbox: Mailbox, timeout: float) -> None:
         assert timeout > 0
-        assert wait(mailbox, 5) == "", "subscribed"
+        assert await wait(mailbox, 5) == "", "subscribed"
         if granted:
             held.release()
             assert [info.holder for info in one.holders()] == ["interrupted"]
@@ -294,8 +302,12 @@ def test_a_socket_timeout_shorter_than_the_wait_does_not_matter(redis: Redis, se
 def test_waiting_costs_next_to_nothing(one: FairSemaphore, redis: Redis) -> None:
     """Three calls; polling would be a hundred."""
     one.acquire()
-    with one._mailboxes.one() as mailbox:
-        assert mailbox.wait(5) == "", "subscribed"
+
+    async def subscribe() -> None:
+        async with one._mailboxes.one() as mailbox:
+            assert await mailbox.wait(5) == "", "subscribed"
+
+    run(subscribe())
     with commands(redis) as calls:
         one.acquire(timeout=1)
     assert calls["evalsha"] <= 3
@@ -312,17 +324,17 @@ def test_a_hand_over_takes_one_call(
     assert held is not None
     asked: list[str] = []
 
-    def execute_and_count(client: Redis, call: Call) -> object:
-        reply = execute(client, call)
+    async def ask_and_count(client: Redis, call: Call) -> object:
+        reply: object = await ask(client, call)
         asked.append(call.script.name)
         return reply
 
-    monkeypatch.setattr(sync, "execute", execute_and_count)
+    monkeypatch.setattr(semaphore, "ask", ask_and_count)
     future = pool.submit(one.acquire, "next", 60)
     until(lambda: asked == ["semaphore/acquire"] * 2)  # a place, and a look after the subscription
     held.release()
     assert got(future).holder == "next"
-    assert len(asked) == 2
+    assert asked.count("semaphore/acquire") == 2
 
 
 def test_connections_are_kept_but_few(one: FairSemaphore, redis: Redis, pool: ThreadPoolExecutor) -> None:

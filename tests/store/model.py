@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.facts import Facts, Message, Result, comes_back, second_goes_on
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange import Change
 from celery_throttle.store.exchange_reply import Answer
+from tests.store.facts_table import comes_back, second_goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

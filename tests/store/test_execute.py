@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
 from celery_throttle.core.facts import Result
 from celery_throttle.store.exchange import Delivery
-from celery_throttle.store.scripts import Script, execute, execute_async
+from celery_throttle.store.scripts import Script, execute
 from tests.store.caller import KEYS, Caller, Rows, ended, passed
 from tests.store.cost import commands
 from tests.store.peek import peek
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.embedded import EmbeddedServer
 
 GATE = files("celery_throttle.store") / "lua" / "gate"
 NAMES = sorted(path.name.removesuffix(".lua") for path in GATE.iterdir() if path.name.endswith(".lua"))
@@ -48,19 +45,6 @@ def test_scripts_forgotten_in_between_do_not_matter(worker: Caller, two: Limit, 
     redis.script_flush()
     worker.release(held)
     assert peek(redis).used == {"gpu2": 1}
-
-
-def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: EmbeddedServer, redis: Redis) -> None:
-    """Once with the whole script, once by its name."""
-    call = worker.store.declare("", [(one.name, str(one.permits))])
-
-    async def declare_twice() -> list[object]:
-        async with AsyncRedis.from_url(server.url) as client:
-            return [await execute_async(client, call), await execute_async(client, call)]
-
-    first, second = asyncio.run(declare_twice())
-    assert first == second
-    assert peek(redis).limits == {"gpu": 1}
 
 
 @pytest.mark.parametrize("name", NAMES)

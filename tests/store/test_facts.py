@@ -1,4 +1,4 @@
-"""The end of a run: for all facts together, the script follows the table in core/facts.py."""
+"""The end of a run: for all facts together, the script follows the table in facts_table.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from celery_throttle.core.facts import Facts, LockOutcome, Message, Result, comes_back, lock_outcome, second_goes_on
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from tests.store.caller import message_of
+from tests.store.facts_table import LockOutcome, comes_back, lock_outcome, second_goes_on
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import check, peek
 from tests.store.steering import Steering

@@ -1,4 +1,4 @@
-"""The table in core/lock_table.py: the scripts follow each of its cells, and the docs have it."""
+"""The table in lock_table.py: the scripts follow each of its cells, and the docs have it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from celery_throttle.core.dedup import task_dedup
 from celery_throttle.core.facts import Facts, Message
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.lock_table import IMPOSSIBLE, TABLE, Event, Fate, Owner, State, Why, printed
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
+from tests.store.lock_table import IMPOSSIBLE, TABLE, Event, Fate, Owner, State, Why, printed
 from tests.store.peek import KEY, check, peek
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
-    from celery_throttle.core.lock_table import Cell
+    from tests.store.lock_table import Cell
 
 GPU = Limit("gpu", 1)
 DOCS = Path(__file__).parents[2] / "docs"
@@ -363,5 +363,5 @@ def test_impossible_event_has_its_reason(redis: Redis, event: Event, state: Stat
 
 
 def test_the_docs_have_the_table() -> None:
-    """``python -c "from celery_throttle.core.lock_table import printed; print(printed())"`` prints it."""
+    """``python -c "from tests.store.lock_table import printed; print(printed())"`` prints it."""
     assert printed() in (DOCS / "internals" / "locks.md").read_text()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.dedup import Dedup, LockPlan, fenced, task_dedup
 from celery_throttle.errors import ConfigurationError
 
@@ -45,7 +46,7 @@ def test_a_timedelta_is_seconds() -> None:
         ({"remember": 5, "on_conflict": "replace"}, "on_conflict='replace'"),
         ({"remember": 5, "on_conflict": "keep_last"}, "on_conflict='keep_last'"),
         ({"lock_until": "expires", "on_conflict": "replace"}, "lock_until='expires'"),
-        ({"lock_until": "success"}, "got 'success': write remember=3600"),
+        ({"lock_until": "success"}, "got 'success': write lock_until='finished'"),
         ({"lock_until": "expires", "on_conflict": "keep_last"}, "lock_until='expires'"),
         ({"lock_until": "started", "on_conflict": "keep_last"}, "lock_until='started'"),
     ],
@@ -74,7 +75,8 @@ def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:
 def test_a_function_of_the_arguments() -> None:
     both = dedup(unique_on=lambda order, **_: order["id"])
     one, other = ({"id": 1, "at": at} for at in (5, 6))
-    plans = [both.plan("t", {}, [first], {"b": b}, {}) for first, b in ((one, 1), (other, 2))]
+    calls = [TaskCall("t", lambda order, b: None, [first], {"b": b}) for first, b in ((one, 1), (other, 2))]
+    plans = [both.plan(call) for call in calls]
     assert plans[0].identity == plans[1].identity
 
 

@@ -11,9 +11,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Limit, Throttled
-from celery_throttle.tasks.arguments import values_of
-from celery_throttle.tasks.publish import plan_for
-from celery_throttle.tasks.registry import dedup_of, policies_of
+from celery_throttle.tasks.registry import call_of, dedup_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,13 +25,13 @@ def task_of(function: Any, /, **options: Any) -> Any:
 
 
 def values(task: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    return values_of(task, policies_of(task.app)["shop.f"], args, kwargs)
+    return policies_of(task.app)["shop.f"].values(call_of(task, args, kwargs))
 
 
 def identity(task: Any, *args: Any, **kwargs: Any) -> str:
     dedup = dedup_of(task)
     assert dedup is not None
-    return plan_for(task, dedup, args, kwargs).identity
+    return dedup.plan(call_of(task, args, kwargs)).identity
 
 
 def f(a: Any, b: Any = 2) -> None: ...

@@ -76,7 +76,6 @@ def test_no_method_suggests_a_value_as_author(what: Any) -> None:
 def test_setting_of_the_opposite_name_is_reported_as_opposite() -> None:
     assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_disabled=False)
     assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_disable=False)
-    assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_off=False)
 
 
 @pytest.mark.parametrize("name", ["debug", "dry_run", "eager", "verbose", "cleanup", "log"])

@@ -60,17 +60,19 @@ def control() -> Any:
 FIX = re.compile(r"[:;,] (write|use|did you mean|give|have it|raise|name|leave|round)\b|, so leave")
 #: Options, and the message when the task is bound.
 BOUND: list[tuple[dict[str, Any], str]] = [
-    ({"limit": "gpu"}, "limit must be a whole number of 1 or more, a Limit or a list"),
-    ({"limit": 5.0}, "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got 5.0; write"),
+    ({"limit": "gpu"}, "limit must be a whole number from 1 to 999999999, a Limit or a list"),
+    (
+        {"limit": 5.0},
+        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got 5.0;",
+    ),
     (
         {"limit": 0},
-        "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got 0; write",
+        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got 0; write",
     ),
     ({"limit": {"gpu": 3}}, "got {'gpu': 3}; write limit=5 or limit=Limit('gpu', 4)"),
     ({"limit": ("gpu", 3)}, "got ('gpu', 3); write limit=5 or limit=Limit('gpu', 4)"),
     ({"limit": Limit("a", 2), "burst": 3}, "in the Limit here: write limit=Limit('a', 2, rate='100/m', burst=3)"),
     ({"limt": 5}, "unknown option 'limt', did you mean 'limit'?"),
-    ({"concurrency": 5}, "unknown option 'concurrency': celery_throttle calls this limit, write limit=5"),
     ({"limit": 2, "key": "customer"}, "key names 'customer', but the task takes amount, order_id: name one of these"),
     (
         {"limit": 2, "key": lambda: 1},
@@ -82,22 +84,21 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "cost": lambda: 1}, "the function given as cost takes ()"),
     ({"singleton": True, "unique_on": lambda: 1}, "the function given as unique_on takes ()"),
     ({"limit": 2, "cost": 10**7}, "cost must be a whole number from 1 to 100000,"),
-    ({"limit": 2, "start_deadline": "30"}, "more than 0, 315360000 at the most, got '30': write start_deadline=30"),
-    ({"rate": "5"}, "Task shop.f: rate: '5' has no unit of time: write"),
-    ({"rate": "5/x"}, "Task shop.f: rate: unknown unit 'x'"),
-    ({"rate": 5}, "A rate is text such as '100/m', got 5: write '5/s'"),
-    ({"rate": "5 per hour"}, "rate: '5 per hour' has no unit of time: write '5/h'"),
-    ({"rate": "5/minute"}, "unknown unit 'minute', write '5/m'"),
-    ({"rate": "5/x"}, "unknown unit 'x', write '5/s', '5/m', '5/h' or '5/d'"),
-    ({"rate": "0.5/s"}, "the count must be a whole number, got 0.5/s: write '30/m'"),
-    ({"rate": "0/s"}, "the count must be 1 or more, got 0/s: write the slowest that may be, such as '1/d'"),
-    ({"rate": "1/s", "burst": 0}, "burst must be a whole number of 1 or more, 1000000 at the most, got 0"),
-    ({"rate": "1/s", "burst": 10**7}, "burst must be a whole number of 1 or more, 1000000 at the most, got 10000000"),
+    ({"limit": 2, "start_deadline": "30"}, "from 0.001 to 315360000, got '30': write start_deadline=30"),
+    ({"rate": "5"}, "Task shop.f: rate: A rate is text such as '100/m', got '5': write"),
+    ({"rate": "5/x"}, "got '5/x': write '10/s', '100/m', '5000/h' or '1/d'"),
+    ({"rate": 5}, "got 5: write '10/s'"),
+    ({"rate": "5 per hour"}, "got '5 per hour': write '5/h'"),
+    ({"rate": "5/minute"}, "got '5/minute': write '5/m'"),
+    ({"rate": "0.5/s"}, "got '0.5/s': write '10/s'"),
+    ({"rate": "0/s"}, "got '0/s': write a number from 1"),
+    ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1 to 1000000, got 0"),
+    ({"rate": "1/s", "burst": 10**7}, "burst must be a whole number from 1 to 1000000, got 10000000"),
     (
         {"singleton": True, "lock_until": "done"},
         "until must be one of 'finished', 'started', 'expires', got",
     ),
-    ({"singleton": True, "remember": "1h"}, "0 or more, 315360000 at the most, got '1h': write remember=3600"),
+    ({"singleton": True, "remember": "1h"}, "from 0 to 315360000, got '1h': write remember=3600"),
     ({"singleton": True, "unique_on": ["id"]}, "unique_on names 'id', but the task takes amount, order_id"),
     (
         {"unique_on": ["order_id"]},
@@ -108,13 +109,13 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": "10/m"}, "got '10/m'; write rate='10/m'"),
     (
         {"limit": True},
-        "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got True; write",
+        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got True; write",
     ),
     ({"limit": -1}, "got -1; write limit=5"),
     ({"limit": 0}, "got 0; write limit=1, or let none start for now: ThrottleControl(app).limit(task).pause()"),
     ({"limit": []}, "got []; write limit=5"),
     ({"limit": [5]}, "got [5]; write limit=5"),
-    ({"limit": 10**30}, f"limit must be 999999999 at the most, got {10**30}: write limit=5, or leave it out"),
+    ({"limit": 10**30}, f"got {10**30}; write limit=5"),
     ({"limit": [Limit("gpu", 4)] * 9}, "a list of up to 8 of them, got [Limit('gpu', 4), "),
     ({"limit": [Limit("gpu", 4), Limit("gpu", 4)]}, "limit 'gpu' is there twice: name each limit once"),
     (
@@ -147,21 +148,21 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"limit": 2, "fair_by": "order_id", "weights": {"gold": 0}},
-        "weights['gold'] must be a whole number of 1 or more",
+        "weights['gold'] must be a whole number from 1 to 1000",
     ),
-    ({"limit": 2, "fair_by": "order_id", "weights": {"gold": 10**6}}, "1000 at the most, got 1000000: write weights="),
+    ({"limit": 2, "fair_by": "order_id", "weights": {"gold": 10**6}}, "from 1 to 1000, got 1000000: write weights="),
     # -- cost, start_deadline, max_parked
     ({"cost": 2}, "cost needs a limit: write limit=5, cost=2"),
     ({"limit": 1, "cost": 3}, "cost 3 is more than the 1 permit of limit 'shop.f': raise the one or lower the other"),
     ({"limit": 2, "cost": 3}, "cost 3 is more than the 2 permits of limit 'shop.f': raise the one or lower the other"),
-    ({"limit": 2, "cost": 1.5}, "a function of the arguments, got 1.5: write cost=2 or cost='pages'"),
+    ({"limit": 2, "cost": 1.5}, "cost must be a whole number from 1 to 100000, got 1.5: write cost=2"),
     ({"limit": 2, "cost": "amont"}, "cost names 'amont', but the task takes amount, order_id: did you mean 'amount'?"),
     ({"start_deadline": 30}, "start_deadline needs a limit: write limit=5, start_deadline=30"),
-    ({"limit": 2, "start_deadline": 0}, "more than 0, 315360000 at the most, got 0: write start_deadline=30"),
-    ({"limit": 2, "start_deadline": 10**12}, "315360000 at the most, got 1000000000000: write start_deadline=30"),
+    ({"limit": 2, "start_deadline": 0}, "from 0.001 to 315360000, got 0: write start_deadline=30"),
+    ({"limit": 2, "start_deadline": 10**12}, "from 0.001 to 315360000, got 1000000000000: write start_deadline=30"),
     (
         {"limit": 2, "max_parked": 0},
-        "max_parked must be a whole number of 1 or more, 999999999 at the most, got 0: write",
+        "max_parked must be a whole number from 1 to 999999999, got 0: write",
     ),
     ({"limit": 2, "max_parked": "100"}, "got '100': write max_parked=1000"),
     ({"burst": 5}, "burst needs a rate beside it: write rate='100/m', burst=5"),
@@ -173,31 +174,28 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": Limit("a", 2, key="order_id"), "max_parked": 7}, "limit=Limit('a', 2, key='order_id', max_parked=7)"),
     ({"max_parked": 100}, "max_parked needs a limit or a rate beside it: write limit=5, max_parked=100"),
     # -- rate, burst
-    ({"rate": 0}, "A rate is text such as '100/m', got 0: write '10/s', '100/m'"),
-    ({"rate": True}, "A rate is text such as '100/m', got True: write '10/s'"),
-    ({"rate": 100.0}, "got 100.0: write '100/s'"),
-    ({"rate": 2.5}, "got 2.5: write '150/m'"),
+    ({"rate": 0}, "got 0: write '10/s', '100/m'"),
+    ({"rate": True}, "got True: write '10/s'"),
+    ({"rate": 2.5}, "got 2.5: write '10/s'"),
     ({"rate": b"10/s"}, "got b'10/s': write '10/s'"),
-    ({"rate": (100, 60)}, "A rate is text such as '100/m', got (100, 60): write '100/m'"),
-    ({"rate": ("100", "m")}, "got ('100', 'm'): write '100/m'"),
-    ({"rate": timedelta(seconds=2)}, "got datetime.timedelta(seconds=2): write '30/m'"),
-    ({"rate": "100 per minute"}, "rate: '100 per minute' has no unit of time: write '100/m'"),
-    ({"rate": "100/10s"}, "unknown unit '10s', write '10/s'"),
-    ({"rate": "100/60"}, "unknown unit '60', write '100/m'"),
-    ({"rate": "10/s, 500/h"}, "write ['10/s', '500/h'], burst=[1, 500]"),
-    ({"rate": "1,000/s"}, "rate: '1,000/s' does not begin with a number: write '1000/s'"),
-    ({"rate": "100/M"}, "unknown unit 'M', write '100/m'"),
-    ({"rate": "100"}, "rate: '100' has no unit of time: write '10/s', '100/m', '5000/h' or '1/d'"),
-    ({"rate": ""}, "rate: '' has no unit of time: write '10/s'"),
-    ({"rate": "-1/s"}, "the count must be 1 or more, got -1/s"),
-    ({"rate": f"{10**13}/s"}, "the count must be 1000000000000 at most, got 10000000000000/s: leave the rate out"),
+    ({"rate": (100, 60)}, "got 100: write '10/s'"),
+    ({"rate": timedelta(seconds=2)}, "got datetime.timedelta(seconds=2): write '10/s'"),
+    ({"rate": "100 per minute"}, "got '100 per minute': write '100/m'"),
+    ({"rate": "100/10s"}, "got '100/10s': write '10/s'"),
+    ({"rate": "10/s, 500/h"}, "got '10/s, 500/h': write '10/s'"),
+    ({"rate": "5/month"}, "got '5/month': write '10/s'"),
+    ({"rate": "100/M"}, "got '100/M': write '100/m'"),
+    ({"rate": "100"}, "got '100': write '10/s', '100/m', '5000/h' or '1/d'"),
+    ({"rate": ""}, "got '': write '10/s'"),
+    ({"rate": "-1/s"}, "got '-1/s': write '10/s'"),
+    ({"rate": f"{10**13}/s"}, "got '10000000000000/s': write a number from 1 to 1000000000000"),
     ({"rate": []}, "Give one rate or up to 8, got 0: write '10/s'"),
     ({"rate": ["10/s", "5000/h"]}, "10/s never matters beside 5000/h with a burst of 1, which starts one every 0.72 s"),
     ({"limit": 2, "burst": 3}, "burst needs a rate beside it: write rate='100/m', burst=10"),
     ({"rate": "1/s", "burst": [1, 2]}, "burst [1, 2] has 2 numbers for 1 rate: give one for all, burst=10, or one for"),
     (
         {"rate": "1/s", "burst": "10"},
-        "burst must be a whole number of 1 or more, 1000000 at the most, got '10': write burst=10",
+        "burst must be a whole number from 1 to 1000000, got '10': write burst=10",
     ),
     # -- singleton
     ({"singleton": 1}, "singleton must be True or False, got 1: write singleton=True"),
@@ -210,28 +208,15 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         "unique_on names 'order', but the task takes amount, order_id: did you mean",
     ),
     ({"singleton": True, "lock_until": "until_executed"}, "got 'until_executed': write lock_until='finished'"),
-    ({"singleton": True, "lock_until": "executing"}, "got 'executing': write lock_until='started'"),
-    ({"singleton": True, "lock_until": 60}, "got 60: write lock_until='expires', lock_ttl=60"),
+    ({"singleton": True, "lock_until": "executing"}, "got 'executing': write lock_until='finished'"),
+    ({"singleton": True, "lock_until": 60}, "got 60: write lock_until='finished'"),
     ({"singleton": True, "lock_until": True}, "got True: write lock_until='finished'"),
-    (
-        {"singleton": True, "lock_until": "success"},
-        "got 'success': write remember=3600 or lock_until='expires', lock_ttl=3600: after a failure the first lets the",
-    ),
-    (
-        {"singleton": True, "lock_until": "success", "remember": 60},
-        "got 'success': write lock_until='finished': with remember=60 a success counts for so long, and after a",
-    ),
-    ({"singleton": True, "lock_until": "success", "lock_ttl": 60}, "or lock_until='expires', lock_ttl=60: after"),
-    (
-        {"singleton": True, "lock_until": "success", "on_conflict": "replace"},
-        "got 'success': write lock_until='finished'",
-    ),
-    ({"singleton": True, "on_conflict": "reject"}, "got 'reject': write on_conflict='skip'"),
-    ({"singleton": True, "on_conflict": True}, "got True: write on_conflict='raise'"),
+    ({"singleton": True, "lock_until": "success"}, "got 'success': write lock_until='finished'"),
+    ({"singleton": True, "on_conflict": "rais"}, "got 'rais': write on_conflict='raise'"),
     ({"singleton": True, "on_conflict": "replaces"}, "got 'replaces': write on_conflict='replace'"),
     ({"on_conflict": "raise"}, "on_conflict needs singleton=True beside it: write singleton=True, on_conflict='raise'"),
-    ({"singleton": True, "remember": -1}, "0 or more, 315360000 at the most, got -1: write remember=3600"),
-    ({"singleton": True, "remember": 10**10}, "315360000 at the most, got 10000000000: write remember=3600"),
+    ({"singleton": True, "remember": -1}, "from 0 to 315360000, got -1: write remember=3600"),
+    ({"singleton": True, "remember": 10**10}, "from 0 to 315360000, got 10000000000: write remember=3600"),
     ({"singleton": True, "remember": 60, "lock_until": "started"}, "at its start the outcome is not known"),
     ({"singleton": True, "remember": 60, "on_conflict": "replace"}, "a remembered call does not run again"),
     (
@@ -240,42 +225,10 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"singleton": True, "lock_ttl": "1h"},
-        "lock_ttl must be seconds or a timedelta, 1 or more, 315360000 at the most",
+        "lock_ttl must be seconds or a timedelta, from 1 to 315360000",
     ),
     ({"singleton": True, "lock_ttl": 0}, "got 0: write lock_ttl=3600"),
     ({"lock_ttl": 60, "remember": 5}, "lock_ttl, remember needs singleton=True beside it"),
-]
-
-#: Its names elsewhere: in celery-once, celery-singleton, celery-heimdall, Sidekiq and its plugins, BullMQ, Oban,
-#: GoodJob, River, dramatiq.
-ELSEWHERE: list[tuple[str, object, str]] = [
-    ("once", {"keys": ["order_id"], "graceful": True}, "singleton=True, unique_on=['order_id']"),
-    ("heimdall", {"unique": True}, "singleton=True, unique_on=['order_id']"),
-    ("raise_on_duplicate", True, "on_conflict='raise'"),
-    ("on_duplicate", "skip", "on_conflict='skip'"),
-    ("lock_expiry", 60, "lock_ttl=3600"),
-    ("lock_ttl_seconds", 60, "lock_ttl=3600"),
-    ("unique_for", 60, "singleton=True, remember=3600"),
-    ("unique_args", ["order_id"], "singleton=True, unique_on=['order_id']"),
-    ("unique_until", "success", "singleton=True, lock_until='finished'"),
-    ("until", "success", "lock_until='finished'"),
-    ("unique_across_queues", True, "singleton=True"),
-    ("queueing_lock", "a", "singleton=True, unique_on=['order_id']"),
-    ("dedupe", True, "singleton=True"),
-    ("max_concurrency", 3, "limit=5"),
-    ("max_parallel", 3, "limit=5"),
-    ("permits", 3, "limit=5"),
-    ("perform_limit", 3, "limit=5"),
-    ("total_limit", 3, "limit=5"),
-    ("max_instances", 1, "limit=1"),
-    ("throttle", {"limit": 5}, "limit=5"),
-    ("enqueue_limit", 3, "max_parked=1000"),
-    ("limiter", {"max": 5, "duration": 1000}, "rate='100/m'"),
-    ("ratelimit", "5/s", "rate='100/m'"),
-    ("rate_per_minute", 5, "rate='100/m'"),
-    ("burst_size", 5, "burst=10"),
-    ("concurrency_key", "customer", "key='customer_id'"),
-    ("fairness_key", "tenant", "fair_by='tenant_id'"),
 ]
 
 
@@ -319,21 +272,12 @@ def test_most_messages_have_a_tested_suggestion() -> None:
     assert tried > len(BOUND) * 3 / 4
 
 
-@pytest.mark.parametrize(("name", "value", "write"), ELSEWHERE, ids=[name for name, _, _ in ELSEWHERE])
-def test_message_for_a_name_from_elsewhere(name: str, value: object, write: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        task_of(**{name: value})
-    ours = write.partition("=")[0]
-    assert str(raised.value) == (
-        f"Task shop.f: unknown option {name!r}: celery_throttle calls this {ours}, write {write}"
-    )
-
-
 #: Misspelt options, and the right ones.
 MISSPELT = [
     ("singelton", "singleton"), ("is_singleton", "singleton"), ("remeber", "remember"), ("fairby", "fair_by"),
     ("Limit", "limit"), ("limits", "limit"), ("keys", "key"), ("weight", "weights"), ("on_conflicts", "on_conflict"),
     ("start_dedline", "start_deadline"), ("maxparked", "max_parked"), ("uniqueon", "unique_on"),
+    ("until", "lock_until"),
 ]  # fmt: skip
 
 
@@ -353,7 +297,7 @@ OF_A_CALL: list[tuple[dict[str, Any], str]] = [
     ({"unique_on": ["order_id"]}, "write throttle={'unique_on': ['order_id']}"),
     ({"throttle": "raise"}, "throttle= of a call must be a dict with 'unique_on' or 'on_conflict', got 'raise': write"),
     ({"throttle": {"lock_until": "success"}}, "got {'lock_until': 'success'}: write throttle={'on_conflict': 'raise'}"),
-    ({"throttle": {"on_conflict": "ignore"}}, "got 'ignore': write on_conflict='skip'"),
+    ({"throttle": {"on_conflict": "skipped"}}, "got 'skipped': write on_conflict='skip'"),
     ({"throttle": {"unique_on": "order_id"}}, "got 'order_id': write unique_on=['order_id']"),
     ({"throttle": {"unique_on": ["order"]}}, "unique_on: the call has no 'order', only order_id, amount"),
 ]
@@ -369,11 +313,6 @@ def test_message_for_the_options_of_a_call(options: dict[str, Any], said: str) -
 
 #: Settings of others, and tasks that have nothing of ours: a warning at the worker's start.
 WARNED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"singleton_lock_expiry": 60}, {"limit": 2}, "Setting singleton_lock_expiry is one of celery_singleton, which is"),
-    ({"singleton_backend_url": "redis://h"}, {"limit": 2}, "and has no effect: write throttle_url"),
-    ({"singleton_raise_on_duplicate": True}, {"limit": 2}, "write on_conflict='raise' at the task"),
-    ({"singleton_key_prefix": "a"}, {"limit": 2}, "write throttle_prefix"),
-    ({"ONCE": {"backend": "celery_once.backends.Redis"}}, {"limit": 2}, "Setting ONCE is one of celery_once"),
     (
         {},
         {"rate_limit": "100/m"},
@@ -439,7 +378,7 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
     (
         {"singleton": True, "unique_on": ["order_id"], "typing": False},
         (),
-        "unique_on: these are not its arguments: missing order_id",
+        "unique_on: the call has no 'order_id' (missing order_id)",
     ),
 ]
 
@@ -477,13 +416,13 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: Limit("gpu"), "Limit 'gpu' has neither a number nor a rate: write Limit('gpu', 4) or Limit('gpu', rate="),
     (
         lambda: Limit("gpu", "4"),
-        "Limit 'gpu': permits must be a whole number of 1 or more, 999999999 at the most, got '4'",
+        "Limit 'gpu': permits must be a whole number from 1 to 999999999, got '4': write permits=4",
     ),
     (lambda: Limit("gpu", 4, burst=3), "Limit 'gpu': burst needs a rate beside it: write rate='100/m', burst=10"),
-    (lambda: Limit("gpu", rate="5/x"), "unknown unit 'x', write '5/s'"),
-    (lambda: RateLimited([30]), "got [30]: write RateLimited.from_response(response), or RateLimited(30)"),
+    (lambda: Limit("gpu", rate="5/x"), "Limit 'gpu': rate: A rate is text such as '100/m'"),
+    (lambda: RateLimited([30]), "got [30]: write retry_after=30"),
     (lambda: RateLimited.from_response(b"429"), "takes a response with headers, got b'429': write RateLimited(30)"),
-    (lambda: RateLimited(30, max_rounds=-1), "max_rounds must be a whole number from 0, or None, got -1: write"),
+    (lambda: RateLimited(30, max_rounds=-1), "max_rounds must be a whole number from 0 to 999999999, got -1: write"),
     (lambda: RateLimited(30, max_retries=5), "takes no max_retries=5: write max_rounds=10"),
     (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),
     (
@@ -498,38 +437,40 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
         Limit,
         "Limit needs name: it takes name, permits, key, rate, burst, fair_by, weights, max_parked, group",
     ),
-    (lambda: Limit(5, "gpu"), "Limit name must be 1 to 200 printable characters, got 5: write Limit('gpu', 4)"),
+    (lambda: Limit(5, "gpu"), "Limit name must be 1 to 200 printable characters, got 5: write name='gpu'"),
     (
         lambda: Limit("gpu", "100/m"),
-        "Limit 'gpu': permits must be a whole number of 1 or more, 999999999 at the most, got",
+        "Limit 'gpu': permits must be a whole number, got",
     ),
     (lambda: Limit("gpu", "100/m"), "got '100/m': write Limit('gpu', rate='100/m')"),
-    (lambda: Limit("gpu", 10**30), f"got {10**30}: write Limit('gpu', 4)"),
+    (lambda: Limit("gpu", 10**30), f"got {10**30}: write permits=4"),
     (lambda: Limit("gpu", limit=4), "Limit 'gpu' takes no limit=4: write Limit('gpu', 4)"),
     (lambda: Limit("gpu", 4, "order_id"), "Limit 'gpu' takes 'order_id' by its name alone: write key='order_id'"),
     (lambda: Limit("gpu", 4, fairby="a"), "Limit 'gpu' takes no fairby='a': did you mean fair_by=?"),
     (lambda: Limit("gpu", 4, cost=2), "takes no cost=2: set it on the task, @app.task(base=Throttled, limit=Limit("),
-    (lambda: Limit("gpu", 4, ttl=60), "takes no ttl=60: set throttle_lease"),
+    (lambda: Limit("gpu", 4, lease=60), "takes no lease=60: set throttle_lease"),
     (lambda: Limit("gpu", 4, colour=1), "takes no colour=1: it takes name, permits, key, rate"),
     (
         lambda: Limit("gpu", 4, group="a:b"),
-        "group must be text without braces, wildcards, colons and blanks, got 'a:b'",
+        "group must be text without colons, got 'a:b': write group='eu'",
     ),
     (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key='a.b'"),
     # -- RateLimited
     (lambda: RateLimited(countdown=5), "RateLimited takes no countdown=5: write RateLimited(30)"),
-    (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, 0 to 315360000, or the text of a"),
+    (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, from 0 to 315360000, got -1: write"),
     (
         lambda: RateLimited(10**12),
-        "header, got 1000000000000: write RateLimited.from_response(response), or RateLimited(30)",
+        "got 1000000000000: write retry_after=30",
     ),
     # -- acquire, reserve
-    (lambda: GPU.acquire("5"), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got '5': write timeout=30"),
-    (lambda: GPU.acquire(timedelta(minutes=1)), "got datetime.timedelta(seconds=60): write timeout=60"),
+    (
+        lambda: GPU.acquire("5"),
+        "Limit 'gpu': timeout must be seconds or a timedelta, 0 or more, got '5': write",
+    ),
     (lambda: GPU.acquire(blocking=False), "Limit 'gpu': acquire takes no blocking=False: write timeout=0 not to wait"),
     (lambda: GPU.acquire(5, "acme"), "Limit 'gpu': acquire takes 'acme' by its name alone: write key='acme'"),
     (lambda: Limit("one", 1).acquire(cost=2, app=APP), "Limit 'one': cost 2 is more than its 1 permit: raise the one"),
-    (lambda: Limit("one", rate="5").acquire(app=APP), "Limit 'one': rate: '5' has no unit of time"),
+    (lambda: Limit("one", rate="5").acquire(app=APP), "Limit 'one': rate: A rate is text such as"),
     (lambda: GPU.acquire(cost=5, app=APP), "Limit 'gpu': cost 5 is more than its 4 permits: raise the one or lower"),
     (
         lambda: GPU.acquire(cost=0, app=APP),
@@ -538,11 +479,11 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: GPU.acquire(key="acme", app=APP), "Limit 'gpu': got key='acme': it has no keys, leave key out"),
     (lambda: TENANT.acquire(app=APP), "Limit 'tenant': got key=None: name the key of the permit, key='acme'"),
     (lambda: GPU.acquire(app="proj"), "app must be the Celery app, as in app = Celery(...), got 'proj': write app=app"),
-    (lambda: GPU.acquire_async(-1), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got -1"),
+    (lambda: GPU.acquire_async(-1), "Limit 'gpu': timeout must be seconds or a timedelta, 0 or more, got -1"),
     (lambda: GPU.reserve(app=APP), "Limit 'gpu' has no rate to book a start of: write rate='100/m'"),
     (
         lambda: MAIL.reserve(max_wait="5", app=APP),
-        "Limit 'mail': max_wait must be seconds, 0 or more, or None, got '5'",
+        "Limit 'mail': max_wait must be seconds or a timedelta, 0 or more, got '5'",
     ),
     (lambda: MAIL.reserve(max_wait=-1, app=APP), "got -1: write max_wait=30"),
     (lambda: MAIL.reserve(timeout=5), "Limit 'mail': reserve takes no timeout=5: write max_wait=30"),
@@ -598,39 +539,36 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (
         lambda: settings(throttle_group="a:b"),
-        "throttle_group must be text without braces, wildcards, colons and blanks",
+        "throttle_group must be text without colons, got",
     ),
     (
         lambda: settings(throttle_lease="60"),
-        "throttle_lease must be a number of seconds, 1 or more, 86400 at the most, got '60'",
+        "throttle_lease must be seconds or a timedelta, from 1 to 86400, got '60': write",
     ),
-    (lambda: settings(throttle_lease=timedelta(minutes=2)), "timedelta(seconds=120): write throttle_lease = 120"),
-    (lambda: settings(throttle_lease=10**12), "86400 at the most, got 1000000000000: write throttle_lease = 60"),
+    (lambda: settings(throttle_lease=timedelta(days=2)), "timedelta(days=2): write throttle_lease=60"),
+    (lambda: settings(throttle_lease=10**12), "to 86400, got 1000000000000: write throttle_lease=60"),
     (
         lambda: settings(throttle_reap_every=0),
-        "throttle_reap_every must be a number of seconds, 1 or more, 86400 at the most",
+        "throttle_reap_every must be seconds or a timedelta, from 1 to 86400",
     ),
-    (lambda: settings(throttle_on_store_error="open"), "must be 'hold', 'run' or 'fail', got 'open': write 'run'"),
-    (lambda: settings(throttle_on_store_error="closed"), "got 'closed': write 'fail'"),
+    (lambda: settings(throttle_on_store_error="open"), "one of 'hold', 'run', 'fail', got 'open': write"),
+    (lambda: settings(throttle_on_store_error="FAIL"), "write throttle_on_store_error='fail'"),
     (
         lambda: settings(throttle_result_state=True),
         "Unknown setting 'throttle_result_state': leave it out, and connect a receiver to celery_throttle.signals",
     ),
     (
-        lambda: settings(throttle_track_parked=True),
-        "Unknown setting 'throttle_track_parked': leave it out, and connect",
+        lambda: settings(throttle_enabled="false"),
+        "must be True or False, got 'false': write throttle_enabled=False",
     ),
-    (lambda: settings(throttle_enabled="false"), "throttle_enabled must be True or False, got 'false': write False"),
-    (lambda: settings(throttle_enabled=1), "got 1: write True"),
-    (lambda: settings(throttle_timeout=60), "Unknown setting 'throttle_timeout', did you mean 'throttle_lease'?"),
+    (lambda: settings(throttle_enabled=1), "got 1: write throttle_enabled=True"),
     (
         lambda: settings(throttle_backend="redis://h"),
-        "Unknown setting 'throttle_backend', did you mean 'throttle_url'?",
+        "Unknown setting 'throttle_backend': there are throttle_broker, throttle_enabled,",
     ),
-    (lambda: settings(throttle_fail_open=True), "did you mean 'throttle_on_store_error'?"),
     (lambda: settings(throttle_key_prefix="a"), "did you mean 'throttle_prefix'?"),
     (lambda: settings(throttle_disabled=True), "Unknown setting 'throttle_disabled': throttle_enabled is the opposite"),
-    (lambda: settings(throttle_concurrency=5), "set limits on the tasks"),
+    (lambda: settings(throttle_keys=5), "set limits on the tasks"),
     (lambda: settings(throttle={"url": "redis://h"}), "Unknown setting 'throttle': each has a name of its own, write"),
     (lambda: settings(trottle_url="redis://h"), "Setting 'trottle_url' has no effect: write 'throttle_url'"),
     (
@@ -644,16 +582,21 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: IdentityLock(AsyncRedis()), "client must be a redis.Redis, got a redis.asyncio.client.Redis: or use"),
     (lambda: AsyncIdentityLock(CLIENT), "client must be a redis.asyncio.Redis, got a redis.client.Redis: or use"),
-    (lambda: IdentityLock(CLIENT, ttl=60), "IdentityLock takes no ttl=60: write lease=60"),
+    (lambda: IdentityLock(CLIENT, leese=60), "IdentityLock takes no leese=60: did you mean lease=?"),
     (lambda: IdentityLock(CLIENT, "shop"), "IdentityLock takes 'shop' by its name alone: write prefix='shop'"),
-    (lambda: IdentityLock(CLIENT, lease=timedelta(seconds=90)), "got datetime.timedelta(seconds=90): write lease=90"),
+    (
+        lambda: IdentityLock(CLIENT, lease=0),
+        "lease must be seconds or a timedelta, from 0.01 to 315360000, got 0:",
+    ),
     (lambda: IdentityLock(CLIENT).acquire("a", timeout=5), "timeout=5 is for blocking=True"),
     (lambda: FairSemaphore(CLIENT, "gpu"), "FairSemaphore needs limit: it takes client, name, limit, lease, prefix"),
-    (lambda: FairSemaphore(CLIENT, "gpu", permits=4), "FairSemaphore takes no permits=4: write limit=4"),
+    (
+        lambda: FairSemaphore(CLIENT, "gpu", permits=4),
+        "FairSemaphore takes no permits=4: it takes client, name, limit, lease",
+    ),
     (lambda: FairSemaphore(CLIENT, "gpu", 0), "limit must be a whole number from 1 to 1000000, got 0: write limit=2"),
-    (lambda: Counter(CLIENT, "n", initial=5), "Counter takes no initial=5: it begins with 0: write counter.add(5)"),
-    (lambda: RateLimiter(CLIENT, "api", limit=5, period=60), "write RateLimiter(client, 'api', '100/m')"),
-    (lambda: RateLimiter(CLIENT, "api", "5/min"), "unknown unit 'min', write '5/m'"),
+    (lambda: Counter(CLIENT, 5), "counter name must be 1 to 200 printable characters, got 5: write name='gpu'"),
+    (lambda: RateLimiter(CLIENT, "api", "5/min"), "got '5/min': write '5/m'"),
     (lambda: Redlock(CLIENT), "Redlock needs a list of clients, got"),
     (lambda: Redlock([CLIENT]), "Redlock needs 3 or more independent servers, got 1: for one, use IdentityLock"),
     (lambda: Redlock([CLIENT] * 3, drift=2), "drift must be a part of the lease, 0 to"),

@@ -47,7 +47,7 @@ def test_where_celery_is_loaded_it_loads_nothing_more() -> None:
 def test_limit_loads_few_building_blocks() -> None:
     loaded = run("from celery_throttle import Limit; print(json.dumps(sorted(sys.modules)))")
     ours = {name.split(".")[2] for name in loaded if name.startswith("celery_throttle.primitives.")}
-    assert ours == {"checks", "lease"}
+    assert ours == {"checks", "driving", "lease"}
 
 
 def test_worker_loads_nothing_of_the_operators_part() -> None:

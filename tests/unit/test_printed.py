@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from celery_throttle.primitives.lock.calls import LockInfo
+from celery_throttle.primitives.lock_calls import LockInfo
 from celery_throttle.primitives.rate import AsyncReservation, Decision, Reservation
-from celery_throttle.primitives.semaphore.calls import PermitInfo
+from celery_throttle.primitives.semaphore_calls import PermitInfo
 from celery_throttle.store.audit import Change
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.holders import Holder

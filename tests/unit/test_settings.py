@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ def test_the_first_redis_is_the_store(given: list[str | None], expected: str) ->
 def test_a_url_of_its_own_comes_first() -> None:
     settings = Settings.read({"throttle_url": "unix:///run/redis.sock"}.get, [URL])
     assert settings.url == "unix:///run/redis.sock"
+
+
+def test_a_timedelta_is_seconds() -> None:
+    assert read(throttle_url=URL, throttle_lease=timedelta(minutes=2)).lease == 120.0
 
 
 def test_no_redis_at_all_is_refused() -> None:
@@ -128,7 +133,7 @@ def test_a_number_of_replicas_that_cannot_work_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, 0.05, float("inf"), "1", True])
 def test_a_time_to_wait_that_cannot_work_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"throttle_park_timeout must be a number of seconds.*got {value!r}"):
+    with pytest.raises(ConfigurationError, match=f"throttle_park_timeout must be seconds.*got {value!r}"):
         read(throttle_url=URL, throttle_park_durability="disk", throttle_park_timeout=value)
 
 

@@ -101,7 +101,7 @@ def test_an_app_that_contradicts_itself_is_refused(shared: bool, lazy: bool) -> 
         one.task(another, base=Throttled, limit=Limit("api", 5), name="again", lazy=lazy, shared=shared)
         one.finalize()
 
-    with pytest.raises(ConfigurationError, match=r"limit 'api' has \d permits here and has \d permits in task"):
+    with pytest.raises(ConfigurationError, match=r"limit 'api' is \d here and \d in task"):
         again()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +149,9 @@ def schedule_of(app: Any) -> Any:
     return app.conf.beat_schedule
 
 
-def test_the_entry() -> None:
-    entry = schedule_of(make_app(throttle_reap_every=12.0))[REAP]
+@pytest.mark.parametrize("every", [12.0, timedelta(seconds=12)])
+def test_the_entry(every: float | timedelta) -> None:
+    entry = schedule_of(make_app(throttle_reap_every=every))[REAP]
     assert entry["task"] == REAP
     assert entry["schedule"] == 12.0
     # A worker that was away finds one, not all of them; the result has no reader.
@@ -187,7 +189,7 @@ def test_reap_queue_without_the_entry_is_refused() -> None:
 
 @pytest.mark.parametrize("queue", ["", 3, ["a"]])
 def test_reap_queue_that_is_no_name_is_refused(queue: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"^throttle_reap_queue must be the name of a queue, got .*: write '"):
+    with pytest.raises(ConfigurationError, match=r"^throttle_reap_queue must be .*: write throttle_reap_queue='"):
         settings_of(make_app(throttle_reap_queue=queue))
 
 

@@ -42,7 +42,7 @@ def refused(workers: Workers, **how: Any) -> list[str]:
         ({"throttle_url": "redis://host/abc"}, "Error: throttle_url: the database must be a number, got 'abc'"),
         (
             {"task_annotations": {"tests.support.apps.basic.work": {"limit": "two"}}},
-            "Error: Task tests.support.apps.basic.work: limit must be a whole number of 1 or more",
+            "Error: Task tests.support.apps.basic.work: limit must be a whole number from 1 to",
         ),
     ],
     ids=["name", "state", "database", "option"],
@@ -57,10 +57,10 @@ def test_wrong_setup_ends_in_one_line(workers: Workers, conf: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("Limit('gpu', concurrency=4)", "Error: Limit 'gpu' takes no concurrency=4: write Limit('gpu', 4)"),
+        ("Limit('gpu', limit=4)", "Error: Limit 'gpu' takes no limit=4: write Limit('gpu', 4)"),
         (
             "Limit('gpu', rate='5 per hour')",
-            "Error: Limit 'gpu': rate: '5 per hour' has no unit of time: write '5/h'",
+            "Error: Limit 'gpu': rate: A rate is text such as '100/m', got '5 per hour': write '5/h'",
         ),
         (
             "def f(order_id): ...\napp.task(f, base=Throttled, limt=5)\napp.finalize()",

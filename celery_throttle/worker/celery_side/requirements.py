@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.registry import call_of
 from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def needs_of(request: Any, task: Any, policy: Policy) -> Needs:
     if not policy.varies and not policy.paced:
         return policy.same
     header = header_of(request)
-    values = header if policy.carried(header) else values_of(task, policy, request.args, request.kwargs)
+    values = header if policy.carried(header) else policy.values(call_of(task, request.args, request.kwargs))
     reserved = header.get("reserved")
     if policy.paced and isinstance(reserved, str) and not request.request_dict.get("retries"):
         # A start that was booked in advance is for the first run only.

@@ -9,7 +9,7 @@
 --            lost     unknown, since the holder is gone: back to its own place if the store has it
 -- result     success, failure, retry (another delivery, with one more attempt, follows), nothing
 --
--- The consequences (core/facts.py has the same table; a test compares the two):
+-- The consequences (tests/store/facts_table.py has the same table; a test compares the two):
 --   permit     always free
 --   rate       the start is free again if the body did not begin
 --   lock       success, failure: ends by the options of the task; retry, or the message is in the broker or

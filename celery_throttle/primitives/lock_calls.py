@@ -7,10 +7,12 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.wording import at, seconds
+from celery_throttle.core.checks import seconds, text
+from celery_throttle.core.wording import at
+from celery_throttle.core.wording import seconds as duration
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.checks import checked_name, milliseconds, named_key, program_name, shown
-from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
+from celery_throttle.primitives.checks import LEAST, named_key, program_name, shown
+from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class LockInfo:
 
     def __str__(self) -> str:
         return (
-            f"{self.owner} since {at(self.since)}, lease ends in {seconds(self.lease_left)}, "
+            f"{self.owner} since {at(self.since)}, lease ends in {duration(self.lease_left)}, "
             f"fencing token {self.fencing_token}"
         )
 
@@ -89,8 +91,7 @@ class LockCalls:
     """
 
     def __init__(self, prefix: str, lease: float) -> None:
-        milliseconds("lease", lease)
-        self.prefix, self.lease = prefix, lease
+        self.prefix, self.lease = prefix, seconds("lease", lease, LEAST)
         self._fence = named_key(prefix, "lock", "fence")
 
     def key(self, identity: str | bytes) -> str:
@@ -103,15 +104,15 @@ class LockCalls:
 
     def acquire(self, identity: str | bytes, lease: float | None, owner: str | None) -> Attempt:
         """Return the attempt to take the lock."""
-        lease = self.lease if lease is None else lease
-        owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else checked_name("owner", owner)
+        lease = self.lease if lease is None else seconds("lease", lease, LEAST)
+        owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else text("owner", owner, usual="web-1")
         key = self.key(identity)
-        call = _call("acquire", (key, self._fence), owner, milliseconds("lease", lease))
+        call = _call("acquire", (key, self._fence), owner, round(lease * 1000))
         return Attempt(identity, key, owner, lease, call)
 
     def renew(self, grant: Grant, lease: float) -> Call:
         """Return the call that sets the rest of the lease to ``lease`` seconds."""
-        return _call("renew", (grant.key,), _token(grant), grant.owner, milliseconds("lease", lease))
+        return _call("renew", (grant.key,), _token(grant), grant.owner, round(lease * 1000))
 
     def release(self, grant: Grant) -> Call:
         """Return the call that releases the lock."""

@@ -8,18 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.wording import at, seconds
+from celery_throttle.core.checks import seconds, text, whole
+from celery_throttle.core.wording import at
+from celery_throttle.core.wording import seconds as duration
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.checks import (
-    checked_name,
-    milliseconds,
-    printable,
-    program_name,
-    shown,
-    space,
-    whole_number,
-)
-from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
+from celery_throttle.primitives.checks import LEAST, program_name, shown, space
+from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -74,7 +68,7 @@ class PermitInfo:
     since: datetime
 
     def __str__(self) -> str:
-        return f"{self.holder} since {at(self.since)}, lease ends in {seconds(self.lease_left)}, ticket {self.ticket}"
+        return f"{self.holder} since {at(self.since)}, lease ends in {duration(self.lease_left)}, ticket {self.ticket}"
 
 
 @dataclass(frozen=True)
@@ -126,9 +120,8 @@ class SemaphoreCalls:
     """
 
     def __init__(self, prefix: str, name: str, limit: int, lease: float) -> None:
-        milliseconds("lease", lease)
-        self.name, self.lease = printable("The name of a semaphore", name), lease
-        self._default = whole_number("limit", limit, 1, _MOST_PERMITS)
+        self.name, self.lease = text("semaphore name", name), seconds("lease", lease, LEAST)
+        self._default = whole("limit", limit, most=_MOST_PERMITS)
         self._space = f"{space(prefix)}:semaphore"
         parts = ("leases", "holders", "line", "looks", "waiters", "limit")
         self._keys = tuple(f"{self._space}:{part}:{name}" for part in parts)
@@ -139,9 +132,9 @@ class SemaphoreCalls:
 
     def turn(self, holder: str | None, lease: float | None) -> Turn:
         """Return a new request for a permit."""
-        lease = self.lease if lease is None else lease
-        holder = program_name() if holder is None else checked_name("holder", holder)
-        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease, milliseconds("lease", lease))
+        lease = self.lease if lease is None else seconds("lease", lease, LEAST)
+        holder = program_name() if holder is None else text("holder", holder, usual="web-1")
+        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease, round(lease * 1000))
 
     def acquire(self, turn: Turn, stay: float = 0, channel: str = "") -> Call:
         """Return the call that asks for a permit, or asks again; with ``stay`` 0 it does not wait, or leaves the line.
@@ -155,7 +148,7 @@ class SemaphoreCalls:
 
     def renew(self, turn: Turn, lease: float) -> Call:
         """Return the call that sets the rest of the lease to ``lease`` seconds."""
-        return self._call("renew", turn.permit, milliseconds("lease", lease))
+        return self._call("renew", turn.permit, round(lease * 1000))
 
     def release(self, turn: Turn) -> Call:
         """Return the call that releases the permit, or leaves the line."""
@@ -164,7 +157,7 @@ class SemaphoreCalls:
 
     def set_limit(self, limit: int | None) -> Call:
         """Return the call that stores the number of permits; None: the number of each caller."""
-        value = "" if limit is None else whole_number("limit", limit, 0, _MOST_PERMITS)
+        value = "" if limit is None else whole("limit", limit, 0, _MOST_PERMITS)
         return self._call("set_limit", "", value)
 
     def look(self, listed: int = 0) -> Call:

@@ -1,27 +1,31 @@
-"""Call several independent servers at the same time; a slow server delays neither the others nor the caller."""
+"""Call several independent servers at the same time; a slow server delays neither the others nor the caller.
+
+A thread or a task for each server sends its calls. They wait by other means, so questions and nodes are of two kinds.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_throttle.primitives.redlock.votes import AGAIN, BACKLOG, Failed
-from celery_throttle.store.scripts import execute
+from celery_throttle.primitives.driving import ask, run, settled
+from celery_throttle.primitives.lease import in_background
+from celery_throttle.primitives.redlock_votes import AGAIN, BACKLOG, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from redis import Redis
-
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Node", "Question", "ask", "deliver"]
+__all__ = ["AsyncNode", "Node", "Question"]
 
 #: Seconds without a call after which the thread of a node ends.
 _IDLE = 10.0
@@ -47,7 +51,7 @@ class Question:
             self._replies[index] = reply
             self._changed.notify_all()
 
-    def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
+    async def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
         """Wait until the replies are enough, at most ``timeout`` seconds; return the replies so far."""
         with self._changed:
             self._changed.wait_for(lambda: enough(self._replies), timeout)
@@ -58,6 +62,30 @@ class Question:
         self.withdrawn = True
 
 
+class AsyncQuestion(Question):
+    """As `Question`, for a task that waits for the replies."""
+
+    def __init__(self, call: Call, servers: int, insist_until: float) -> None:
+        super().__init__(call, servers, insist_until)
+        self._came = asyncio.Event()
+
+    def reply(self, index: int, reply: object) -> None:
+        """As `Question.reply`."""
+        self._replies[index] = reply
+        self._came.set()
+
+    async def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
+        """As `Question.wait`."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until(enough), timeout)
+        return list(self._replies)
+
+    async def _until(self, enough: Callable[[Sequence[object]], bool]) -> None:
+        while not enough(self._replies):
+            self._came.clear()
+            await self._came.wait()
+
+
 class Node:
     """One server. A thread of its own sends the calls in order, and ends when there is nothing to do.
 
@@ -65,7 +93,9 @@ class Node:
     has the acquire in its socket, even if the client has closed its side.
     """
 
-    def __init__(self, client: Redis) -> None:
+    question: type[Question] = Question
+
+    def __init__(self, client: Any) -> None:
         self._client = client
         self._begin()
 
@@ -85,7 +115,10 @@ class Node:
             self._changed.notify()
             if not self._running:
                 self._running = True
-                threading.Thread(target=self._work, name="celery_throttle-node", daemon=True).start()
+                self._start()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="celery_throttle-node", daemon=True).start()
 
     def silent_for(self) -> float:
         """Return the seconds since the server got a call that it has not answered; 0.0 if there is none."""
@@ -94,21 +127,24 @@ class Node:
 
     def _work(self) -> None:
         while job := self._next():
-            question, index = job
-            if not question.withdrawn:
-                self._asked_at = time.monotonic()
-                reply = self._carry_out(question)
-                self._asked_at = None
-                question.reply(index, reply)
+            run(self._answer(*job, time.sleep))
 
-    def _carry_out(self, question: Question) -> object:
+    async def _answer(self, question: Question, index: int, sleep: Callable[[float], Any]) -> None:
+        if question.withdrawn:
+            return
+        self._asked_at = time.monotonic()
+        reply = await self._carry_out(question, sleep)
+        self._asked_at = None
+        question.reply(index, reply)
+
+    async def _carry_out(self, question: Question, sleep: Callable[[float], Any]) -> object:
         while True:
             try:
-                return execute(self._client, question.call)
+                return await ask(self._client, question.call)
             except (RedisConnectionError, RedisTimeoutError) as error:
                 if time.monotonic() >= question.insist_until:
                     return Failed(error)
-                time.sleep(AGAIN)
+                await settled(sleep(AGAIN))
             except Exception as error:  # noqa: BLE001 - one server that fails must not stop the others
                 return Failed(error)
 
@@ -120,26 +156,18 @@ class Node:
             return self._jobs.popleft()
 
 
-def ask(nodes: Sequence[Node], call: Call, patience: float) -> Question:
-    """Send a call to all servers at the same time.
+class AsyncNode(Node):
+    """As `Node`, with a task instead of a thread."""
 
-    Args:
-        nodes: the servers.
-        call: the call.
-        patience: seconds; a server that has not answered an earlier call for longer counts as failed at once.
-    """
-    question = Question(call, len(nodes), 0.0)
-    for index, node in enumerate(nodes):
-        if node.silent_for() > patience:
-            question.reply(index, Failed(TimeoutError("does not answer")))
-        else:
-            node.send(question, index)
-    return question
+    question = AsyncQuestion
 
+    def _start(self) -> None:
+        in_background(self._work_in_loop())
 
-def deliver(nodes: Sequence[Node], call: Call, insist: float) -> Question:
-    """Send a call to all servers, and repeat it to those out of reach for ``insist`` seconds."""
-    question = Question(call, len(nodes), time.monotonic() + insist)
-    for index, node in enumerate(nodes):
-        node.send(question, index)
-    return question
+    async def _work_in_loop(self) -> None:
+        try:
+            while self._jobs:
+                await self._answer(*self._jobs.popleft(), asyncio.sleep)
+        finally:
+            # Also after the end of the loop, so that the next loop starts a new task.
+            self._running, self._asked_at = False, None

@@ -1,0 +1,68 @@
+"""The declaration of a limit: the value that workers write, that the store keeps, and that readers compare."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from celery_throttle.core.json_text import write
+from celery_throttle.core.rates import Rate
+
+__all__ = ["Declaration", "described"]
+
+
+class Declaration(NamedTuple):
+    """The numbers of a limit that all workers have to share.
+
+    Attributes:
+        permits: number of runs at once; None for any number.
+        rates: the rates, each with its burst.
+        max_parked: number of tasks that may be parked; None for any number.
+        fair: whether parked tasks take turns.
+    """
+
+    permits: int | None
+    rates: tuple[tuple[Rate, int], ...] = ()
+    max_parked: int | None = None
+    fair: bool = False
+
+    @property
+    def text(self) -> str:
+        """The declaration as the store keeps it: the permits, or JSON as permits.lua reads it."""
+        if self == Declaration(self.permits):
+            return str(self.permits)
+        declaration: dict[str, Any] = {"permits": self.permits or 0}
+        if self.rates:
+            declaration["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
+        if self.max_parked:
+            declaration["max_parked"] = self.max_parked
+        if self.fair:
+            declaration["fair"] = 1
+        return write(declaration)
+
+    @classmethod
+    @lru_cache(maxsize=1024)  # all keys of a limit have the same
+    def parse(cls, text: str) -> Declaration:
+        """Parse `text`.
+
+        Raises:
+            ValueError: it is no declaration.
+        """
+        read = json.loads(text)
+        if isinstance(read, int):
+            return cls(read)
+        rates = tuple((Rate.of(int(count), int(period)), int(burst)) for count, period, burst in read.get("rates", ()))
+        return cls(read["permits"] or None, rates, read.get("max_parked"), "fair" in read)
+
+    def __str__(self) -> str:
+        """Return the declaration for people: ``8, 100/m (burst 10)``."""
+        parts = [str(self.permits)] if self.permits else []
+        parts += [f"{rate} (burst {burst})" for rate, burst in self.rates]
+        parts += [f"max_parked={self.max_parked}"] if self.max_parked else []
+        return ", ".join(parts + (["with turns"] if self.fair else []))
+
+
+def described(text: str) -> str:
+    """Return the declaration in this text for people."""
+    return str(Declaration.parse(text))
