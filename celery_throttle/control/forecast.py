@@ -16,7 +16,8 @@ from celery_throttle.control.pace import Pace, pace_in
 from celery_throttle.control.play import Play
 from celery_throttle.control.queues import NO_ANSWER
 from celery_throttle.control.reader import MOST
-from celery_throttle.control.taking_back import TakingBack, without
+from celery_throttle.control.taking_back import without
+from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
@@ -26,22 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.verbs import Ending
     from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 __all__ = ["Bound", "Forecast", "forecast"]
 
-#: The result of a change that ends another one, in words; and the words where there is nothing to end.
-_ENDED: dict[str, str] = {
-    "resume": "not paused any more",
-    "enable": "enforced again",
-    "release-hold": "not held back any more",
-}
-_NOTHING: dict[str, str] = {
-    "reset": "not overridden, nothing would change",
-    "resume": "not paused, nothing would change",
-    "enable": "not disabled, nothing would change",
-    "release-hold": "not held back, nothing would change",
-}
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -110,7 +100,7 @@ class Forecast:
     rates: tuple[RateStatus, ...] = ()
     rates_before: tuple[RateStatus, ...] = ()
     least: float | None = None
-    after: TakingBack | Literal[""] = ""
+    after: Ending | Literal[""] = ""
     changes: bool = True
     slots: int | None = None
     per_second: float | None = None
@@ -148,10 +138,10 @@ class Forecast:
 
     def _changes(self) -> Iterator[str]:
         if self.after and not self.changes:
-            yield _NOTHING[self.after]
+            yield f"not {VERBS[self.after].state}, nothing would change"
             return
-        if self.after in _ENDED:
-            yield _ENDED[self.after]
+        if self.after and self.after != "reset":
+            yield f"not {VERBS[self.after].state} any more"
         if self.permits != self.permits_before or (self.rates == self.rates_before and not self.after):
             before = "any number" if self.permits_before is None else str(self.permits_before)
             number = "any number of permits" if self.permits is None else counted(self.permits, "permit")
@@ -160,7 +150,7 @@ class Forecast:
             yield f"rate {rates_text(self.rates) or 'none'} instead of {rates_text(self.rates_before) or 'none'}"
 
 
-def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Forecast:
+def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Forecast:
     """Return the effect of a change: an override of a limit (with all its keys) or of one key, or the end of one."""
     waiters = reader.waiters(bucket, MOST)
     needed = {need.bucket for each in waiters for need in each.needs}
@@ -170,7 +160,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Fo
     own = [each for each in stands.values() if _is_meant(each, bucket)]
     before, after = stands[bucket], _after(reader, bucket, asked, stands, own)
     unchecked: list[str] = []
-    change: TakingBack | Literal[""]
+    change: Ending | Literal[""]
     parked = before.parked_in_all
     # The remote control of this app does not reach the workers of other brokers.
     queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
@@ -213,7 +203,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Fo
 def _after(
     reader: Reader,
     bucket: Bucket,
-    asked: Override | TakingBack,
+    asked: Override | Ending,
     stands: dict[Bucket, LimitStatus],
     own: list[LimitStatus],
 ) -> dict[Bucket, LimitStatus]:
@@ -224,7 +214,7 @@ def _after(
     return {each.bucket: _changed(each, bucket, asked, soonest) for each in stands.values()}
 
 
-def _has_less(asked: Override | TakingBack, before: LimitStatus, after: LimitStatus) -> bool:
+def _has_less(asked: Override | Ending, before: LimitStatus, after: LimitStatus) -> bool:
     """Return whether this change reduces the permits in force."""
     if isinstance(asked, Override):
         return after.in_force == asked.permits

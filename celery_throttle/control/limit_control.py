@@ -13,6 +13,7 @@ from celery_throttle.control.limit_history import histories_of, with_last_hour
 from celery_throttle.control.overrides import Override, read_override
 from celery_throttle.control.taking_back import checked_change
 from celery_throttle.control.until import Until, moment_of, until_text
+from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
-    from celery_throttle.control.taking_back import TakingBack
+    from celery_throttle.control.verbs import Ending
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
@@ -33,20 +34,13 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Parked
 
-__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
+__all__ = ["MOST", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
 logger = logging.getLogger(__name__)
 
 MOST = 1000
-#: The messages where there was nothing to end, by the method that ends it.
-NOTHING_TO_DO = {
-    "reset": "There was no override of {}.",
-    "resume": "{} was not paused.",
-    "enable": "{} was not disabled.",
-    "release_hold": "{} was not held back.",
-}
 #: The answer of control.lua when the same request has made the change before.
 _MADE_BEFORE = 2
 _INSTEAD = {
@@ -125,11 +119,12 @@ class LimitControl:
         by: str | None = None,
         why: str = "",
     ) -> None:
-        """Set another number of permits, another rate, or both for now; the declared numbers stay visible.
+        """Set another number of permits, another rate, or both for now.
 
-        More permits take effect at once. With fewer permits, running tasks go on, and no task starts until there is
-        room. Another rate counts from the last start. An override of the permits does not change one of the rate, and
-        the other way round. A limit with only one of them in the code can get the other. `reset` ends both.
+        The declared numbers stay visible. More permits take effect at once. With fewer permits, running tasks go on,
+        and no task starts until there is room. Another rate counts from the last start. An override of the permits does
+        not change one of the rate, and the other way round. A limit with only one of them in the code can get the
+        other. `reset` ends both.
 
         Args:
             permits: the number of permits; None: no change.
@@ -140,7 +135,7 @@ class LimitControl:
             by: the name of the operator.
             why: the reason, for later readers.
         """
-        self._change("override", self._read("override", permits, rate, burst), until, by, why)
+        self._change("set", self._read("override", permits, rate, burst), until, by, why)
 
     @_tells_number
     def forecast(
@@ -149,7 +144,7 @@ class LimitControl:
         *,
         rate: Rates | None = None,
         burst: int | Sequence[int] | None = None,
-        after: TakingBack | None = None,
+        after: Ending | None = None,
     ) -> Forecast:
         """Return the effect of a change: how many tasks start at once, and why the others wait. Change nothing.
 
@@ -191,49 +186,49 @@ class LimitControl:
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
-        """End the overrides of permits and of rates, so that the code's numbers hold again. False if there was none."""
-        return self._take_back("override", by, why)
+        """End the overrides of permits and of rates: the code's numbers hold again. False if there was none."""
+        return self._end("reset", by, why)
 
     @_tells
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Let no task start; running tasks go on, and arriving tasks are parked."""
+        """Let no task start: running tasks go on, and arriving tasks are parked."""
         self._change("pause", None, until, by, why)
 
     @_tells
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
-        """End a pause; parked tasks start at once, as far as there is room. False if there was no pause."""
-        return self._take_back("pause", by, why)
+        """End a pause: parked tasks start at once, as far as there is room. False if there was no pause."""
+        return self._end("resume", by, why)
 
     @_tells
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Enforce neither permits nor rates: all parked tasks start at once (unless the limit is paused too).
+        """Enforce neither permits nor rates: all parked tasks start at once.
 
-        Running tasks are still counted, so the limit is right from the moment it is enforced again.
+        A pause holds nevertheless. Running tasks are still counted, so the limit is right once it is enforced again.
         """
         self._change("disable", None, until, by, why)
 
     @_tells
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
-        """Enforce the limit again; running tasks go on. False if the limit was not disabled."""
-        return self._take_back("disable", by, why)
+        """Enforce the limit again: running tasks go on. False if the limit was not disabled."""
+        return self._end("enable", by, why)
 
     @_tells
     def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
-        """End the hold of a task's `RateLimited` at once, so that parked tasks start; without a key, for all keys.
+        """Let the tasks start at once that a task's RateLimited holds back; without a key, those of all keys.
 
         False if the limit was not held back.
         """
         buckets = [self._bucket] if self.key is not None else self._place.overridden_buckets(self.name)
-        released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
+        released = [self._end("release-hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
     @_tells_drop
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
-        """Drop all parked tasks that need its permits, and return their number; without a key, those of all keys.
+        """Drop all parked tasks: they do not run, and end as revoked. Return their number; without a key, of all keys.
 
-        A dropped task does not run. It ends as revoked as soon as a worker of its queue has a free slot to report that.
-        Its identity lock is free at once. Running tasks go on, and callers that wait for a permit outside of tasks
-        still wait.
+        These are the parked tasks that need permits of the limit. Each ends as soon as a worker of its queue has a free
+        slot to report that. Its identity lock is free at once. Running tasks go on, and callers that wait for a permit
+        outside of tasks still wait.
 
         Args:
             by: the name of the operator, None: ``user@host``.
@@ -304,12 +299,13 @@ class LimitControl:
 
     def _change(
         self,
-        what: Literal["override", "pause", "disable"],
+        name: Literal["set", "pause", "disable"],
         asked: Override | None,
         until: Until,
         by: Any,
         why: Any,
     ) -> None:
+        what = VERBS[name].stored
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         until = moment_of(until)
         ends_at = until_text(self._bucket, until, self._place.app.timezone)
@@ -326,20 +322,17 @@ class LimitControl:
         changed = f"{self._bucket}: {what}{number} by {by}, until {ends}: {why or 'no reason given'}"
         logger.info("Limit %s", one_line(changed))
 
-    def _take_back(
-        self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
-    ) -> bool:
+    def _end(self, name: Ending, by: Any, why: Any, bucket: Bucket | None = None) -> bool:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         bucket = bucket or self._bucket
-        answer = self._call(bucket, what, "", "0", by, why)
+        answer = self._call(bucket, VERBS[name].stored, "", "0", by, why)
         if answer == _MADE_BEFORE:
             return True
         there = answer > 0
-        done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         if there:
-            self._send_signal(bucket, done, None, by, why, None)
+            self._send_signal(bucket, name, None, by, why, None)
         came_of_it = signature(by, why) if there else f"{one_line(by)}, but there was nothing to do"
-        logger.info("Limit %s: %s by %s", one_line(str(bucket)), done, came_of_it)
+        logger.info("Limit %s: %s by %s", one_line(str(bucket)), name, came_of_it)
         return there
 
     def _call(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from celery_throttle.control.overrides import Override
+from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import ConfigurationError
 
@@ -14,29 +15,18 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
-__all__ = ["CHANGES", "TakingBack", "checked_change", "without"]
-
-#: The changes that end another change.
-TakingBack = Literal["reset", "resume", "enable", "release-hold"]
-CHANGES: tuple[TakingBack, ...] = get_args(TakingBack)
-#: The attributes of `LimitStatus` that each of them ends.
-_ENDS = {
-    "reset": ("override", "rate_override"),
-    "resume": ("paused",),
-    "enable": ("disabled",),
-    "release-hold": ("held_back",),
-}
+__all__ = ["checked_change", "without"]
 
 
-def checked_change(bucket: Bucket, change: object) -> TakingBack:
+def checked_change(bucket: Bucket, change: object) -> Ending:
     """Return the checked name of a change.
 
     Raises:
         ConfigurationError: there is no such change.
     """
-    found = next((each for each in CHANGES if each == change), None)
+    found: Ending | None = next((each for each in get_args(Ending) if each == change), None)
     if found is None:
-        known = ", ".join(map(repr, CHANGES))
+        known = ", ".join(map(repr, get_args(Ending)))
         raise ConfigurationError(
             f"Limit {bucket}: forecast: after must be one of {known}, got {change!r}: write forecast(after='resume')"
         )
@@ -44,7 +34,7 @@ def checked_change(bucket: Bucket, change: object) -> TakingBack:
 
 
 def without(
-    reader: Reader, bucket: Bucket, change: TakingBack, stands: dict[Bucket, LimitStatus]
+    reader: Reader, bucket: Bucket, change: Ending, stands: dict[Bucket, LimitStatus]
 ) -> dict[Bucket, LimitStatus]:
     """Return the status of limits after a change that ends another one.
 
@@ -66,13 +56,13 @@ def without(
     return found
 
 
-def _ended(status: LimitStatus, bucket: Bucket, change: TakingBack, limit: LimitStatus) -> LimitStatus:
+def _ended(status: LimitStatus, bucket: Bucket, change: Ending, limit: LimitStatus) -> LimitStatus:
     """Return the status of a limit or key after the change; a key's own change hides the same change of its limit."""
     if status.name != bucket.name or bucket.key not in (None, status.key):
         return status
     ends: dict[str, Any] = {}
     all_keys = change == "release-hold" and bucket.key is None
-    for what in _ENDS[change]:
+    for what in VERBS[change].ends:
         override = getattr(status, what)
         if override and (all_keys or status.scope(override) == bucket):
             hidden = getattr(limit, what) if bucket.key is not None else None

@@ -70,7 +70,7 @@ def test_a_change_as_json(run: Run, change: str) -> None:
 
 @each_change
 def test_nothing_to_end(run: Run, change: str) -> None:
-    said = {"set": "There was no override of api.", "pause": "api was not paused.", "disable": "api was not disabled."}
+    said = {"set": "api was not overridden.", "pause": "api was not paused.", "disable": "api was not disabled."}
     ended = run(ENDS[change], "api")
     assert (ended.code, ended.lines[0]) == (0, said[change])
 

@@ -68,7 +68,7 @@ def test_a_rate_is_set_and_reset(mail: LimitControl, run: Run) -> None:
     assert " rate override 30/m (burst 2) by ana until " in str(status)
     ended = run("reset", "mail")
     assert (ended.code, ended.rows[1][3:]) == (0, ["60/h"])
-    assert run("reset", "mail").lines[0] == "There was no override of mail."
+    assert run("reset", "mail").lines[0] == "mail was not overridden."
 
 
 def test_both_at_once(app: Any, worker: TermsCaller, run: Run) -> None:

@@ -44,18 +44,18 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
         return FOUND if diagnosis.findings else 0
     for store in diagnosis.stores:
         for line in _facts(store):
-            session.output.say(line)
+            session.output.line(line)
     ours = settings_of(session.app).broker_code
     for service in diagnosis.services:
-        session.output.say(_service(service, ours))
-    session.output.say()
+        session.output.line(_service(service, ours))
+    session.output.line()
     for finding in diagnosis.findings:
-        session.output.say(f"! {finding}")
+        session.output.line(f"! {finding}")
     for each in diagnosis.unchecked:
-        session.output.say(f"? {each}")
+        session.output.line(f"? {each}")
     if not diagnosis.findings:
         partly = " in the parts that were checked" if diagnosis.unchecked else ""
-        session.output.say(f"Nothing needs attention{partly}.")
+        session.output.line(f"Nothing needs attention{partly}.")
     return FOUND if diagnosis.findings else 0
 
 
@@ -65,15 +65,15 @@ def _repair(session: Session, *, yes: bool) -> int:
         session.output.json({"done": yes, "wrong": found})
         return FOUND if found and not yes else 0
     for each in found[:_SHOWN]:
-        session.output.say(f"! {each}")
+        session.output.line(f"! {each}")
     if not found:
-        session.output.say("Everything in the store can be read.")
+        session.output.line("Everything in the store can be read.")
         return 0
     fields = counted(len(found), "field")
     if yes:
-        session.output.say(f"{fields} repaired; ThrottleControl(app).set_aside() has the former values for a week.")
+        session.output.line(f"{fields} repaired; ThrottleControl(app).set_aside() has the former values for a week.")
         return 0
-    session.output.say(f"{fields} would be dropped, set aside or put right; --yes does it.")
+    session.output.line(f"{fields} would be dropped, set aside or put right; --yes does it.")
     return FOUND
 
 

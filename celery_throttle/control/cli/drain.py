@@ -40,16 +40,16 @@ def drain(session: Session, yes: bool, **signature: Any) -> None:
         return
     output.table(DRAINED, rows, nothing="Nothing is parked.")
     if not yes and any(row.tasks for row in rows):
-        output.say("They would be published again; --yes does it.")
+        output.line("They would be published again; --yes does it.")
     if any(row.elsewhere for row in rows):
-        output.say("Tasks of another broker stay parked: drain them with the app of that broker.")
+        output.line("Tasks of another broker stay parked: drain them with the app of that broker.")
     if yes and "django_celery_beat" in sys.modules:
-        output.say(
+        output.line(
             f"django-celery-beat keeps its row {REAP_TASK} when the library is removed: delete the row, or beat still "
             f"sends a task that no worker has."
         )
     if yes and any(row.left for row in rows):
-        output.say(
+        output.line(
             "The tasks that are left are duplicates that wait for their first, tasks that end without running, or "
             "tasks that workers park again: stop these workers, or start them with throttle_enabled = False."
         )

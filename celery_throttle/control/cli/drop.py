@@ -47,9 +47,9 @@ def drop(
     if session.output.as_json:
         session.output.json({"done": yes, "tasks": count})
     elif yes:
-        session.output.say(f"{counted(count, 'task')} dropped.")
+        session.output.line(f"{counted(count, 'task')} dropped.")
     else:
-        session.output.say(f"{counted(count, 'task')} would be dropped" + ("; --yes does it." if count else "."))
+        session.output.line(f"{counted(count, 'task')} would be dropped" + ("; --yes does it." if count else "."))
 
 
 def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, Any]) -> int:

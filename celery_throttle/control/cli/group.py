@@ -66,6 +66,7 @@ class _LazyGroup(DYMGroup):  # type: ignore[misc] # for the same reason
 
 
 @click.group(cls=_LazyGroup)
+@click.version_option(package_name="celery-fair-throttle", message="%(package)s %(version)s")
 @click.pass_context
 @handle_preload_options  # before Celery 5.7 each command has to call it
 def throttle(ctx: click.Context, **_: Any) -> None:

@@ -61,7 +61,7 @@ def history(session: Session, limit: str, day: bool) -> None:
         return
     for number, each in enumerate(found):
         if number:
-            session.output.say()
+            session.output.line()
         _show(session, each, day=day, title=f"limit {each.limit}" if len(found) > 1 else "")
 
 
@@ -75,7 +75,7 @@ def _show(session: Session, found: History, *, day: bool, title: str) -> None:
     )
     rows = [*_counts(found), *_times(found), *_peaks(found)]
     if title:
-        session.output.say(title)
+        session.output.line(title)
     session.output.table(columns, rows, nothing="Nothing was counted.")
 
 

@@ -94,7 +94,7 @@ def unlock(
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return
-    session.output.say("The lock is free." if unlocked else "The lock was free.")
+    session.output.line("The lock is free." if unlocked else "The lock was free.")
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def status(session: Session, keys: bool, most: int) -> None:
     session.show_limits(limits[:most], of_keys)
     _print_if_cut(session, len(limits), most)
     if keys and of_keys and len(limits) < most:
-        output.say()
+        output.line()
         shown = of_keys[: most - len(limits)]
         session.show_limits(shown)
         _print_if_cut(session, len(limits) + len(shown), most)
@@ -66,10 +66,10 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
         return
     session.show_limits(statuses[:most], [row for row in statuses if row.key is not None])
     _print_if_cut(session, len(statuses), most)
-    output.say()
+    output.line()
     output.table(HOLDERS, holders, nothing="No task holds a permit.")
     _print_if_cut(session, len(holders), most)
-    output.say()
+    output.line()
     # Starts of keys are not counted, and of several limits it is not known which one lets a task start last.
     one_line = len(statuses) == 1 and limits[0].key is None
     columns = columns_of(pace_of(statuses[0], limits[0].history())) if one_line else PARKED
@@ -88,13 +88,13 @@ def explain(session: Session, task_id: str) -> int:
     if session.output.as_json:
         session.output.json(explanation)
     else:
-        session.output.say(explanation)
+        session.output.line(explanation)
     return FOUND if explanation.state == "unknown" else 0
 
 
 def _print_if_cut(session: Session, rows: int, most: int) -> None:
     if rows >= most:
-        session.output.say(f"These are the first {most}; --most has more.")
+        session.output.line(f"These are the first {most}; --most has more.")
 
 
 COMMANDS = {each.name: each for each in (status, show, explain)}

@@ -63,7 +63,7 @@ def runnable(session: Session, queues: tuple[str, ...]) -> None:
     session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
     for each in found:
         if not each.known:
-            session.output.say(f"{each}.")
+            session.output.line(f"{each}.")
 
 
 def _replace(path: Path, text: str) -> None:

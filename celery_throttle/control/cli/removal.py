@@ -41,12 +41,12 @@ def remove_data(session: Session, yes: bool, force: bool, **signature: Any) -> N
         session.output.json({"done": yes, "data": data, "in_use": data.in_use})
         return
     if yes:
-        session.output.say(f"{counted(data.keys, 'key')} deleted.")
+        session.output.line(f"{counted(data.keys, 'key')} deleted.")
     else:
         for line in _counts(data):
-            session.output.say(line)
+            session.output.line(line)
     for other in data.others:
-        session.output.say(f"Keys that begin with {other} stay: another group, prefix or release has them.")
+        session.output.line(f"Keys that begin with {other} stay: another group, prefix or release has them.")
 
 
 def _counts(data: StoredData) -> Iterator[str]:

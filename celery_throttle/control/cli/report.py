@@ -33,7 +33,7 @@ def report(session: Session, patience: timedelta) -> int:
     if session.output.as_json:
         session.output.json(verdict)
     else:
-        session.output.say(verdict)
+        session.output.line(verdict)
     return FOUND if verdict.alarms else PARTLY if verdict.unchecked else 0
 
 

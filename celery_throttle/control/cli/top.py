@@ -68,10 +68,10 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
         output.json_line(rows)
         return
     click.clear()
-    session.output.say(when(datetime.now(timezone.utc)))
+    session.output.line(when(datetime.now(timezone.utc)))
     session.show_limits(rows, one_line_each=True)
     if len(found) > len(rows):
-        output.say(_fitting(_left_out(len(rows), len(found)), terminal))
+        output.line(_fitting(_left_out(len(rows), len(found)), terminal))
 
 
 def _left_out(shown: int, found: int) -> str:

@@ -43,7 +43,7 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
         if session.output.as_json:
             session.output.json_line({"url": url})
         else:
-            session.output.say(f"{url} (Ctrl-C ends it)")
+            session.output.line(f"{url} (Ctrl-C ends it)")
         serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
 
 
