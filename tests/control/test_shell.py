@@ -70,7 +70,7 @@ def test_status_loads_only_its_own_parts(shell: Shell, worker: TermsCaller) -> N
     worker.arrive("t", terms(API).same)
     others = {
         *("causes", "diagnosis", "drain", "explaining", "exposition", "forecast", "metrics", "removal", "report"),
-        *("runnable", "server", "lost_runs", "queues", "cli.report", "cli.web", "cli.metrics", "cli.steer"),
+        *("runnable", "server", "lost_runs", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
     }
     loaded = loaded_by(shell, "status")
     assert "celery_throttle.control.cli.look" in loaded

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.store.history import History, Period
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _COUNTS: dict[str, Callable[[Period], int]] = {
@@ -111,6 +111,3 @@ def _drawn(values: Sequence[float | None]) -> str:
     """Return a bar for each value, a dot for 0 and None."""
     most = max((each for each in values if each is not None), default=0) or 1
     return "".join(_BARS[min(int(each / most * 8), 7)] if each else "\u00b7" for each in values)
-
-
-COMMANDS = {"history": history}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 _LOCKED = (
     Column("TASK", lambda row: row.task_id),
@@ -63,10 +63,7 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
         return
     with _as_arguments(task):
         found = _task(session, task).locked_by(*args, **kwargs)
-    if session.output.as_json:
-        session.output.json([found] if found else [])
-        return
-    session.output.table(_LOCKED, [found] if found else [], nothing="The lock is free.")
+    session.output.show_rows(_LOCKED, [found] if found else [], nothing="The lock is free.")
 
 
 @command("unlock")
@@ -91,10 +88,7 @@ def unlock(
     else:
         with _as_arguments(task):
             unlocked = take_away(_task(session, task), args, kwargs, **signature)
-    if session.output.as_json:
-        session.output.json({"unlocked": unlocked})
-        return
-    session.output.line("The lock is free." if unlocked else "The lock was free.")
+    session.output.show({"unlocked": unlocked}, "The lock is free." if unlocked else "The lock was free.")
 
 
 @contextmanager
@@ -109,11 +103,7 @@ def _as_arguments(task: str) -> Iterator[None]:
 def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
     if args or kwargs:
         raise click.UsageError(f"--args and --kwargs need a task: write `{typed('locks', 'TASK', '--args', '[17]')}`")
-    rows = session.throttle.locks(most=most)
-    if session.output.as_json:
-        session.output.json(rows)
-        return
-    session.output.table(_LOCKS, rows, nothing="No lock is held.")
+    session.output.show_rows(_LOCKS, session.throttle.locks(most=most), nothing="No lock is held.")
 
 
 def _task(session: Session, name: str) -> Throttled:
@@ -122,6 +112,3 @@ def _task(session: Session, name: str) -> Throttled:
         singletons = ", ".join(sorted(dedups_of(session.app))) or "none"
         raise NotFound(f"No throttled task {name!r} in this app. Its singletons: {singletons}")
     return task
-
-
-COMMANDS = {each.name: each for each in (locks, unlock)}

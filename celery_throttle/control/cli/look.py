@@ -1,4 +1,4 @@
-"""``status``, ``show`` and ``explain``."""
+"""``status``, ``show``, ``explain`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.columns import HOLDERS, PARKED
+from celery_throttle.control.cli.columns import CHANGES, HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
-from celery_throttle.control.cli.session import FOUND, command
+from celery_throttle.control.cli.session import FOUND, command, typed
 from celery_throttle.control.limit_control import MOST, longest_line
 from celery_throttle.control.pace import pace_of
-from celery_throttle.control.several import holders_of, parked_of
+from celery_throttle.control.several import changes_of, holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("status")
@@ -85,16 +85,25 @@ def explain(session: Session, task_id: str) -> int:
     Ends with 1 if no worker has seen the task yet, or the task has ended.
     """
     explanation = session.throttle.explain(task_id)
-    if session.output.as_json:
-        session.output.json(explanation)
-    else:
-        session.output.line(explanation)
+    session.output.show(explanation, explanation)
     return FOUND if explanation.state == "unknown" else 0
+
+
+@command("audit")
+@params.optional_limit
+@params.key
+@click.option("--most", type=click.IntRange(min=1), default=200, show_default=True, help="Rows at most.")
+def audit(session: Session, limit: str | None, key: str | None, most: int) -> None:
+    """List the changes at run time, newest first.
+
+    The newest 200 changes of each group of limits are kept.
+    """
+    if limit is None and key is not None:
+        raise click.UsageError(f"--key is one of a limit: write `{typed('audit', 'LIMIT', '--key', key)}`")
+    rows = session.throttle.audit(most=most) if limit is None else changes_of(session.limits(limit, key), most)
+    session.output.show_rows(CHANGES, rows, nothing="Nothing was changed.")
 
 
 def _print_if_cut(session: Session, rows: int, most: int) -> None:
     if rows >= most:
         session.output.line(f"These are the first {most}; --most has more.")
-
-
-COMMANDS = {each.name: each for each in (status, show, explain)}

@@ -18,7 +18,7 @@ from celery_throttle.control.runnable import UnknownQueue
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("metrics")
@@ -79,6 +79,3 @@ def _replace(path: Path, text: str) -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise Wrong(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-COMMANDS = {"metrics": metrics, "runnable": runnable}

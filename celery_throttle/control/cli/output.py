@@ -46,7 +46,7 @@ class Output:
         else:
             self.line(text)
 
-    def rows(self, columns: Sequence[Column], rows: Sequence[object], *, nothing: str) -> None:
+    def show_rows(self, columns: Sequence[Column], rows: Sequence[object], *, nothing: str) -> None:
         """Write rows: as JSON, or as a table."""
         if self.as_json:
             self.json(rows)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = [
+    "COMMANDS",
     "FOUND",
     "PARTLY",
     "InUse",
@@ -259,11 +260,14 @@ def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
 
         made = click.command(name, cls=_Command)(run)
         made.params.extend(_COMMON)
+        COMMANDS[name] = made
         return made
 
     return make
 
 
+#: The commands of the modules that were imported, by name.
+COMMANDS: dict[str, click.Command] = {}
 _GROUP = "Common Options"
 _COMMON = (
     CeleryOption(

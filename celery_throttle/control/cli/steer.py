@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.control.verbs import Verb
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Only print how many tasks would start at once, and why the others would wait."
@@ -90,4 +90,5 @@ def _show(session: Session, control: LimitControl, *, changed: bool, nothing: st
     session.show_limits([status])
 
 
-COMMANDS = {name: _command(verb) for name, verb in VERBS.items()}
+for each in VERBS.values():
+    _command(each)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 #: The most rows without a terminal.
@@ -85,6 +85,3 @@ def _fitting(text: str, terminal: os.terminal_size | None) -> str:
 
 def _busy(status: LimitStatus) -> tuple[int, int, str, str]:
     return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
-
-
-COMMANDS = {"top": top}

@@ -11,7 +11,7 @@ from celery_throttle.control.cli.session import Wrong, command
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("web")
@@ -45,6 +45,3 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
         else:
             session.output.line(f"{url} (Ctrl-C ends it)")
         serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
-
-
-COMMANDS = {"web": web}

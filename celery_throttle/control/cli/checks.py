@@ -1,4 +1,4 @@
-"""``doctor``."""
+"""``report`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -8,22 +8,40 @@ import click
 from celery.bin.base import CeleryOption
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import FOUND, command, typed
+from celery_throttle.control.cli.session import FOUND, PARTLY, command, typed
 from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.control.report import report as reported
 from celery_throttle.core.wording import counted
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.server import StoreFacts
     from celery_throttle.store.workers import Service
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 #: The most defects that are printed.
 _SHOWN = 100
+
+
+@command("report")
+@click.option(
+    "--patience", type=params.duration, default="10m", show_default=True, metavar="10m",
+    help="A longer wait, for a reason that an operator can end, is an alarm.",
+)  # fmt: skip
+def report(session: Session, patience: timedelta) -> int:
+    """Print one verdict: the problems, their reasons and the next steps.
+
+    Ends with 1 if there is an alarm (!), with 4 if there is none but not
+    everything was checked (?); remarks (-) need no action.
+    """
+    verdict = reported(session.app, session.commands(), patience)
+    session.output.show(verdict, verdict)
+    return FOUND if verdict.alarms else PARTLY if verdict.unchecked else 0
 
 
 @command("doctor")
@@ -92,6 +110,3 @@ def _facts(store: StoreFacts) -> Iterator[str]:
 def _service(service: Service, ours: str) -> str:
     own = " (this app's)" if service.code == ours else ""
     return f"service           {service.broker}{own}: {counted(service.workers, 'worker')}"
-
-
-COMMANDS = {"doctor": doctor}
