@@ -3,64 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.findings import Commands, Finding, waiting
+from celery_throttle.control.findings import Finding, waiting
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 from celery_throttle.store.explain import explained, in_words
 from celery_throttle.store.limit_status import rates_text
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-    from datetime import datetime, timedelta
+    from collections.abc import Iterator
+    from datetime import datetime
 
-    from celery_throttle.control.lines import Line
-    from celery_throttle.control.reader import Reader
+    from celery_throttle.control.lines import Line, Look
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.holders import Holder
     from celery_throttle.store.limit_status import LimitStatus, RateStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
-__all__ = ["Look", "causes"]
+__all__ = ["causes"]
 
 #: Seconds after which a start that no worker took counts as not taken: a worker with a slot takes one in a tenth.
 _AGAIN = 1.0
-
-
-@dataclass(frozen=True)
-class Look:
-    """The data that was read of one group of limits.
-
-    Attributes:
-        reader: the reader of the group.
-        now: the store's time.
-        patience: how long a task may wait before its wait is an alarm.
-        statuses: the status of the limits and of their keys.
-        lines: the lines, with their first tasks.
-        holders: the holders of permits.
-        commands: the beginning of commands.
-        partly: the limits of which not all keys were read.
-    """
-
-    reader: Reader
-    now: datetime
-    patience: timedelta
-    statuses: tuple[LimitStatus, ...]
-    lines: tuple[Line, ...]
-    holders: tuple[Holder, ...]
-    commands: Commands
-    partly: Container[str] = ()
-
-    def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
-        """Return the number of parked tasks of a key, or of a limit with all its keys (read or not)."""
-        whole = next((each for each in self.statuses if each.bucket == scope), None)
-        return whole.parked_in_all if whole else sum(each.parked for each in rows)
-
-    def is_long(self, since: datetime | None) -> bool:
-        """Return whether a wait since this time is longer than the patience."""
-        return since is not None and self.now - since > self.patience
 
 
 def causes(look: Look) -> Iterator[Finding]:
@@ -110,7 +74,7 @@ def _stopped(
     return Finding(
         kind,
         look.is_long(since),
-        f"Limit {scope} is {word}: {waiting(count, since, look.now)}.",
+        f"Limit {scope} is {word}: {waiting(count, since, look.clock[0])}.",
         f"{word.capitalize()} {in_words(override)}.",
         (look.commands.throttle(ends, scope),) if count else (),
         scope.name,
@@ -171,7 +135,7 @@ def _of_override(
     return Finding(
         "overridden",
         less and look.is_long(since),
-        f"Limit {scope} {has}: {least}{waiting(count, since, look.now)}.",
+        f"Limit {scope} {has}: {least}{waiting(count, since, look.clock[0])}.",
         f"Overridden {in_words(override)}.",
         (look.commands.throttle("reset", scope),) if less and count else (),
         scope.name,
@@ -207,7 +171,7 @@ def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     if any(each.stopped for each in view.limits):  # `causes` has reported these limits
         return
     full, late = _refusing(view), next((each for each in view.limits if each.next_start_in > 0), None)
-    waits = waiting(line.status.parked, line.since, look.now)
+    waits = waiting(line.status.parked, line.since, look.clock[0])
     long, bucket = look.is_long(line.since), line.status.bucket
     if full and not full.declared:
         what = f"No worker has declared limit {full.bucket}: {waits}."
@@ -235,11 +199,11 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
     more = str((full.in_force or 0) + 1)
     do = (look.commands.throttle("show", full.bucket), look.commands.throttle("set", full.bucket, more, dry_run=True))
     if stuck and last:
-        ago = span((look.now - last).total_seconds())
+        ago = span((look.clock[0] - last).total_seconds())
         what = f"Limit {full.bucket} is full, and nothing has started on it for {ago}: {waits}."
         yield _of_line(line, "stuck", True, what, why, do)
     else:
-        ago = f"; its last start was {span((look.now - last).total_seconds())} ago" if last else ""
+        ago = f"; its last start was {span((look.clock[0] - last).total_seconds())} ago" if last else ""
         yield _of_line(line, "full", False, f"Limit {full.bucket} is full: {waits}{ago}.", why, do)
 
 
@@ -284,7 +248,7 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         view = look.reader.explain(task)
         if view.state != "parked" or view.ticket != before.ticket or not _can_start(line, view):
             continue
-        waits = waiting(line.status.parked, line.since, look.now)
+        waits = waiting(line.status.parked, line.since, look.clock[0])
         what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."
         why = " ".join(_reasons(line, view))
         do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)

@@ -10,11 +10,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT, counted
-from celery_throttle.control.diagnosis import readers
 from celery_throttle.control.exposition import Metric, Sample
-from celery_throttle.control.reader import MOST, partly
+from celery_throttle.control.leases import OVERDUE, misses_renewals
+from celery_throttle.control.reader import MOST, partly, readers
 from celery_throttle.control.runnable import queue_work, work_of
-from celery_throttle.control.silent import OVERDUE, misses_renewals
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
 

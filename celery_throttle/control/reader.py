@@ -302,7 +302,7 @@ class Reader:
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
-                    found[name] = found[name].and_also(each) if name in found else each
+                    found[name] = each.and_also(found.get(name))
             if following[1:] <= after[1:]:
                 return found, False
             after = following

@@ -7,9 +7,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.diagnosis import declared_otherwise, readers
+from celery_throttle.control.declarations import declared_otherwise
 from celery_throttle.control.limit_history import last_hours_of
-from celery_throttle.control.reader import partly
+from celery_throttle.control.reader import partly, readers
 from celery_throttle.control.states import State, key_states, states
 from celery_throttle.control.waits import keeps, reasons
 from celery_throttle.core.policy import limits_of

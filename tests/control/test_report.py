@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import causes, report
+from celery_throttle.control import causes, checks, lines
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
@@ -42,7 +42,7 @@ def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """As if workers consumed the queue of the tests, and took their tasks in a moment."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
     if "worker" not in request.keywords:
-        monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
 
 
 def held_since(redis: Redis, task: str, ago: float) -> None:
@@ -52,9 +52,9 @@ def held_since(redis: Redis, task: str, ago: float) -> None:
 
 
 def told(app: Any, **options: Any) -> list[Finding]:
-    """Return the findings, except those about the setup of the tests' server."""
+    """Return the findings."""
     verdict = ThrottleControl(app).report(**options)
-    return [each for each in verdict.alarms + verdict.remarks if each.kind != "set-up"]
+    return [*verdict.alarms, *verdict.remarks]
 
 
 def kinds(app: Any, **options: Any) -> list[str]:
@@ -66,13 +66,12 @@ def kinds(app: Any, **options: Any) -> list[str]:
 
 
 def test_nothing_is_wrong(app: Any, run: Run, worker: TermsCaller) -> None:
-    """That the tests' server keeps nothing is a remark."""
+    """That the tests' server keeps nothing is a finding of `doctor`."""
     worker.arrive("t", ONE)
     assert told(app) == []
     ended = run("report")
     assert (ended.code, ended.err) == (0, "")
-    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: no alarm, 1 remark\.", ended.lines[0])
-    assert ended.lines[1] == "- The store is not durable, a restart loses parked tasks: set appendonly yes."
+    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: nothing needs attention\.", ended.out.rstrip())
 
 
 def test_report_shows_finding_reason_and_action(app: Any, run: Run, worker: TermsCaller) -> None:
@@ -84,7 +83,7 @@ def test_report_shows_finding_reason_and_action(app: Any, run: Run, worker: Term
     assert said
     ended = run("report")
     assert ended.code == 1
-    assert ended.lines[0].endswith(" UTC: 1 alarm, 1 remark.")
+    assert ended.lines[0].endswith(" UTC: 1 alarm.")
     assert ended.lines[1:4] == [
         "! Limit api is paused: 2 tasks wait, the first for 2h 0m.",
         f"  why: Paused since {said.since:%Y-%m-%d %H:%M:%S} UTC by ana, because: incident 42.",
@@ -106,7 +105,7 @@ def test_as_json(app: Any, run: Run, worker: TermsCaller) -> None:
     assert alarm.keys() == names(Finding)
     assert (alarm["kind"], alarm["limit"], alarm["waits"]) == ("paused", "api", 1)
     assert alarm["do"] == ["celery -A proj throttle resume api"]
-    assert [each["kind"] for each in shown["remarks"]] == ["set-up"]
+    assert shown["remarks"] == []
 
 
 def test_report_shows_the_time_of_the_store(app: Any, redis: Redis) -> None:
@@ -207,7 +206,7 @@ def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: Te
     ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
     out = run("report").out
     assert out.replace("\n", "").isprintable()
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 3
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
@@ -302,7 +301,7 @@ def test_partly_read_holders_give_no_finding(
     full(worker)
     for task in ("one", "two"):
         held_since(redis, task, HOUR)
-    monkeypatch.setattr(report, "MOST", 1)
+    monkeypatch.setattr(lines, "MOST", 1)
     (found,) = told(app)
     assert (found.kind, found.alarm) == ("full", False)
     assert "last start" not in found.what
@@ -369,7 +368,7 @@ def test_queue_without_consumer_is_reported(app: Any, redis: Redis) -> None:
 
 def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(report, "consumed", asked.append)
+    monkeypatch.setattr(checks, "consumed", asked.append)
     assert ThrottleControl(app).report().unchecked == ()
     assert asked == []  # no worker is asked where no task waits
     full(worker)
@@ -474,7 +473,7 @@ def test_a_limit_is_not_hidden_by_keys(app: Any, worker: TermsCaller, monkeypatc
     worker.know(API)
     ThrottleControl(app).limit("api").pause()
     worker.put("t", ONE, age=HOUR)
-    monkeypatch.setattr(report, "MOST", 5)
+    monkeypatch.setattr(lines, "MOST", 5)
     assert kinds(app)[0] == "PAUSED"
     (unchecked,) = ThrottleControl(app).report().unchecked
     assert unchecked.endswith("keys of limit tenant; keys with changes come first.")

@@ -69,8 +69,8 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 def test_status_loads_only_its_own_parts(shell: Shell, worker: TermsCaller) -> None:
     worker.arrive("t", terms(API).same)
     others = {
-        *("causes", "diagnosis", "drain", "explaining", "exposition", "forecast", "metrics", "removal", "report"),
-        *("runnable", "server", "lost_runs", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
+        *("causes", "checks", "leases", "drain", "explaining", "exposition", "forecast", "metrics"),
+        *("removal", "report", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
     }
     loaded = loaded_by(shell, "status")
     assert "celery_throttle.control.cli.look" in loaded

@@ -115,7 +115,9 @@ def test_nothing_to_see(page: Site) -> None:
     assert "No limits are known: no worker has declared any." in text(page.get(""))
     assert "No task has an identity lock." in text(page.get("locks"))
     assert "Nothing was changed." in text(page.get("audit"))
-    assert "no alarm, 1 remark." in text(page.get("report"))
+    report = text(page.get("report"))
+    assert "nothing needs attention." in report
+    assert report.count("The store is not durable") == 1
     assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
     assert "No task is parked." in text(page.get("limit?name=api"))
 

@@ -9,7 +9,7 @@ from celery.bin.base import CeleryOption
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.session import FOUND, PARTLY, command, typed
-from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.control.report import diagnose
 from celery_throttle.control.report import report as reported
 from celery_throttle.core.wording import counted
 from celery_throttle.settings import settings_of
@@ -48,15 +48,16 @@ def report(session: Session, patience: timedelta) -> int:
 @click.option("--repair", is_flag=True, cls=CeleryOption, help="Drop or set aside unreadable fields of the store.")
 @params.yes
 def doctor(session: Session, repair: bool, yes: bool) -> int:
-    """Check the store, the tasks and the lines.
+    """Check the set-up: the store, the options of tasks, the declared limits, and the records.
 
-    Ends with 1 if something needs attention. --repair without --yes only lists the fields that it would change.
+    report checks what runs and waits. Ends with 1 if something needs attention.
+    --repair without --yes only lists the fields that it would change.
     """
     if repair:
         return _repair(session, yes=yes)
     if yes:
         raise click.UsageError(f"--yes carries out --repair: write `{typed('doctor', '--repair', '--yes')}`")
-    diagnosis = diagnose(session.app)
+    diagnosis = diagnose(session.app, session.commands())
     if session.output.as_json:
         session.output.json(diagnosis)
         return FOUND if diagnosis.findings else 0
@@ -68,7 +69,7 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
         session.output.line(_service(service, ours))
     session.output.line()
     for finding in diagnosis.findings:
-        session.output.line(f"! {finding}")
+        session.output.line(finding)
     for each in diagnosis.unchecked:
         session.output.line(f"? {each}")
     if not diagnosis.findings:

@@ -242,10 +242,10 @@ def _below_zero(args: Sequence[str]) -> str:
     return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
 
 
-def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
+def command(name: str, text: str | None = None) -> Callable[[Callable[..., int | None]], click.Command]:
     """Return a decorator that makes a command of a function of a `Session` and click's options.
 
-    The function returns the exit code, or None for 0.
+    The function returns the exit code, or None for 0. Its docstring is the help, unless there is another ``text``.
     """
 
     def make(function: Callable[..., int | None]) -> click.Command:
@@ -258,7 +258,7 @@ def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
             with _ended_in_one_line(settings_of(app).url):
                 ctx.exit(function(Session(app, output, by_url=bool(url)), **options) or 0)
 
-        made = click.command(name, cls=_Command)(run)
+        made = click.command(name, cls=_Command, help=text)(run)
         made.params.extend(_COMMON)
         COMMANDS[name] = made
         return made

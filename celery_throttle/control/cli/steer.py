@@ -42,10 +42,9 @@ def _command(verb: Verb) -> click.Command:
         changed = getattr(control, verb.method)(**numbers, **until, **signature)
         _show(session, control, changed=changed is not False, nothing=verb.nothing)
 
-    change.__doc__ = f"{verb.help}\n\n{verb.details}"
     for option in reversed([*_options(verb)]):
         change = option(change)
-    return command(verb.name)(change)
+    return command(verb.name, f"{verb.help}\n\n{verb.details}")(change)
 
 
 def _options(verb: Verb) -> Iterator[Any]:
