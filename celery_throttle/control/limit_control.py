@@ -9,10 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.limit_history import histories_of, with_last_hour
-from celery_throttle.control.overrides import Override, read_override
+from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
 from celery_throttle.control.taking_back import checked_change
-from celery_throttle.control.until import Until, moment_of, until_text
 from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
@@ -182,7 +180,7 @@ class LimitControl:
             raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
                 f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
-        return histories_of(self._place, [self.name], QUARTERS if day else MINUTES)[0]
+        return self._place.histories([self.name], QUARTERS if day else MINUTES)[0]
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
@@ -251,7 +249,7 @@ class LimitControl:
             last_hour: with the starts of the last hour and their waits; not for a key.
         """
         rows = self._place.stand([self._bucket.text])
-        return (with_last_hour(self._place, rows) if last_hour else rows)[0]
+        return (self._place.with_last_hour(rows) if last_hour else rows)[0]
 
     @_tells
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
@@ -270,14 +268,14 @@ class LimitControl:
         _check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
-        found = self._place.keys_of(self.name)
-        names = [each for each in found.names if find.lower() in (Bucket.parse(each).key or "").lower()]
+        found, cut = self._place.keys_of(self.name)
+        names = [each for each in found if find.lower() in (Bucket.parse(each).key or "").lower()]
         if sort == "name":
             some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
-            return LimitKeys(self._place.stand(some), len(names), found.cut)
+            return LimitKeys(self._place.stand(some), len(names), cut)
         order = longest_line if sort == "backlog" else _busy
         rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
-        return LimitKeys(tuple(rows), len(names), found.cut)
+        return LimitKeys(tuple(rows), len(names), cut)
 
     @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_throttle.control.reader import MOST, Reader, partly
+from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from celery_throttle.control.findings import Commands
     from celery_throttle.core.buckets import Bucket
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import First, Oldest
 
-__all__ = ["Line", "Look", "Looked", "first_lines"]
+__all__ = ["Line", "Look", "Looked", "first_lines", "partly"]
 
 #: The most lines of each group of limits that are checked, each with a call.
 _MOST_LINES = 50
@@ -167,3 +167,18 @@ def _since(oldest: Oldest) -> datetime:
 
 def _order(status: LimitStatus) -> tuple[int, str, str]:
     return -status.parked, status.name, status.key or ""
+
+
+def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
+    """Return the number of missing keys in use of each limit; limits without missing keys are left out.
+
+    Args:
+        statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
+        most_keys: the most keys of that call. Fewer keys are all keys, even if some came into use during the call.
+    """
+    in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
+    if sum(each.key is not None for each in statuses) < most_keys:
+        return {}
+    seen = Counter(each.name for each in in_use)
+    missing = {each.name: each.keys - seen[each.name] for each in statuses if each.key is None}
+    return {name: count for name, count in missing.items() if count > 0}

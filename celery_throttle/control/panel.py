@@ -49,7 +49,7 @@ def _places(verb: Verb) -> list[tuple[str, Any]]:
 
 
 def _inspect(state: Any, **_: Any) -> Any:
-    from celery_throttle.control.versions import versions  # noqa: PLC0415 - only a worker needs them
+    from celery_throttle.version import versions  # noqa: PLC0415 - only a worker needs them
 
     remote = _remote(state)
     return {"versions": versions(), "groups": []} if remote is None else remote.inspect()

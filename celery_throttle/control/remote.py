@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.panel import STEERS, WORDS, signature
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
-from celery_throttle.control.until import LONGEST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.errors import ConfigurationError, ThrottleError

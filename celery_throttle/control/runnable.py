@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_throttle.control.known_queues import configured, no_such_queue, parked_in
+from celery_throttle.control.lines import partly
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import Depth, consumed, depths, named
-from celery_throttle.control.reader import MOST, partly, readers
+from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue, parked_in
+from celery_throttle.control.reader import MOST, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.errors import ConfigurationError

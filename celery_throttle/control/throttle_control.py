@@ -8,14 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import signed
-from celery_throttle.control.known_limits import KnownLimits
+from celery_throttle.control.known_limits import KnownLimits, changes_of, holders_of, parked_of, queue_names, task_id_of
 from celery_throttle.control.limit_control import MOST, LimitControl, count
-from celery_throttle.control.limit_history import with_last_hour
-from celery_throttle.control.names import queue_names, task_id_of
+from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.reader import Reader
-from celery_throttle.control.repair import mend
-from celery_throttle.control.several import changes_of, holders_of, parked_of
-from celery_throttle.control.until import LONGEST
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
@@ -116,7 +112,7 @@ class ThrottleControl:
             last_hour: with the starts of the last hour of each limit, and their waits.
         """
         read = [(place, place.status(count("most", most), most=most)) for place in self._known.readers()]
-        found = [each for place, rows in read for each in (with_last_hour(place, rows) if last_hour else rows)]
+        found = [each for place, rows in read for each in (place.with_last_hour(rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))
 
@@ -351,7 +347,7 @@ class ThrottleControl:
         Returns:
             The defects.
         """
-        return tuple(self._each(lambda place: mend(place, dry_run=dry_run)))
+        return tuple(self._each(lambda place: place.mend(dry_run=dry_run)))
 
     def reap(self) -> tuple[Reclaimed, ...]:
         """Clear the holders whose leases have ended, as beat and workers do, and wake the tasks that can start then.

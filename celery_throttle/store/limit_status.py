@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.store.last_hour import LastHour
+    from celery_throttle.store.history import LastHour
 
 __all__ = [
     "LimitStatus",

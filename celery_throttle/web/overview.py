@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.declarations import declared_otherwise
-from celery_throttle.control.limit_history import last_hours_of
-from celery_throttle.control.reader import partly, readers
+from celery_throttle.control.lines import partly
+from celery_throttle.control.reader import readers
 from celery_throttle.control.states import State, key_states, states
 from celery_throttle.control.waits import keeps, reasons
 from celery_throttle.core.policy import limits_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.last_hour import LastHour
+    from celery_throttle.store.history import LastHour
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["Overview", "Row", "overview"]
@@ -154,7 +154,7 @@ def _completed(app: Any, rows: list[Row], readers_of: dict[str, Reader]) -> Iter
         mine = [row for row in rows if readers_of[row.status.name] is reader]
         oldest = reader.oldest([row.status.name for row in mine])
         since |= {name: each.first.since for name, each in oldest.items() if each.first.since}
-        last_hours |= last_hours_of(reader, [row.status.name for row in mine if row.status.name in hours])
+        last_hours |= reader.last_hours([row.status.name for row in mine if row.status.name in hours])
     lines = [row.unexplained for row in rows]
     kept = reasons(app, filter(None, lines), most=_MOST_LINES)
     for row, line in zip(rows, lines, strict=True):

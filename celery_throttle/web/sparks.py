@@ -10,7 +10,7 @@ from celery_throttle.core.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_throttle.store.last_hour import LastHour
+    from celery_throttle.store.history import LastHour
 
 __all__ = ["HEIGHT", "Spark", "spark"]
 

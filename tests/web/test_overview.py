@@ -10,8 +10,7 @@ import pytest
 
 from celery_throttle import Limit
 from celery_throttle.core.history import place_of
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.last_hour import LastHour
+from celery_throttle.store.history import LastHour, by_limit
 from celery_throttle.store.scripts import execute
 from celery_throttle.web.sparks import HEIGHT, spark
 from tests.control.test_looking import API, TENANT

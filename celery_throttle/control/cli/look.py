@@ -10,9 +10,9 @@ from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import CHANGES, HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command, typed
+from celery_throttle.control.known_limits import changes_of, holders_of, parked_of
 from celery_throttle.control.limit_control import MOST, longest_line
 from celery_throttle.control.pace import pace_of
-from celery_throttle.control.several import changes_of, holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
