@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from celery_throttle.control.findings import Finding, waiting
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
-from celery_throttle.store.explain import explained, in_words
+from celery_throttle.store.explain import explained
 from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.standing import in_words, refusals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ def causes(look: Look) -> Iterator[Finding]:
     views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
-    yield from _not_taken(look, [(line, view) for line, view in waits if _can_start(line, view)])
+    yield from _not_taken(look, [(line, view) for line, view in waits if not _refusals(line, view)])
 
 
 # -- runtime overrides -------------------------------------------------------------------------------------------------
@@ -161,28 +162,28 @@ def _has_fewer(status: LimitStatus) -> bool:
 # -- waits of the first task in a line ---------------------------------------------------------------------------------
 
 
-def _refusing(view: TaskView) -> LimitStatus | None:
-    """Return the first of the task's limits that has no permits for the task."""
-    costs = {need.bucket: need.permits for need in view.needs}
-    return next((each for each in view.limits if not each.has_room(costs.get(each.bucket, 1))), None)
+def _refusals(line: Line, view: TaskView) -> dict[str, LimitStatus]:
+    """Return the kinds of reasons why the first task of a line does not start, each with the first such limit."""
+    found = list(refusals_of(line.first.task_id if line.first else "", view))
+    return {each.kind: each.status for each in reversed(found)}
 
 
 def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     if any(each.stopped for each in view.limits):  # `causes` has reported these limits
         return
-    full, late = _refusing(view), next((each for each in view.limits if each.next_start_in > 0), None)
+    refused = _refusals(line, view)
     waits = waiting(line.status.parked, line.since, look.clock[0])
     long, bucket = look.is_long(line.since), line.status.bucket
-    if full and not full.declared:
-        what = f"No worker has declared limit {full.bucket}: {waits}."
+    if "undeclared" in refused:
+        what = f"No worker has declared limit {refused['undeclared'].bucket}: {waits}."
         why = "The store does not have its number of permits; a worker of its tasks declares it when it starts."
         yield _of_line(line, "undeclared", long, what, why, (look.commands.worker(view.queue),), view.queue)
-    elif full:
-        yield from _full(look, line, view, full, waits)
-    elif late and long:
+    elif "full" in refused:
+        yield from _full(look, line, view, refused["full"], waits)
+    elif "rate" in refused and long:
         why = " ".join(_reasons(line, view))
         yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", why)
-    elif _barred(line, view) and long:
+    elif "barred" in refused and long:
         yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", " ".join(_reasons(line, view)))
 
 
@@ -227,26 +228,15 @@ def _of_line(
 # -- starts that no worker takes ---------------------------------------------------------------------------------------
 
 
-def _barred(line: Line, view: TaskView) -> bool:
-    task = line.first.task_id if line.first else ""
-    return any(each.bars(task, view.ticket) for each in view.limits)
-
-
-def _can_start(line: Line, view: TaskView) -> bool:
-    """Return whether the first task of a line could start and only lacks a worker."""
-    ready = all(not each.stopped and each.next_start_in <= 0 for each in view.limits)
-    return ready and _refusing(view) is None and not _barred(line, view)
-
-
 def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Finding]:
-    """Yield the lines whose first task could start and is not taken, also after a moment."""
+    """Yield the lines whose first task could start, and which no worker takes, also after a moment."""
     if not ready:
         return
     time.sleep(_AGAIN)
     for line, before in ready:
         task = line.first.task_id if line.first else ""
         view = look.reader.explain(task)
-        if view.state != "parked" or view.ticket != before.ticket or not _can_start(line, view):
+        if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view):
             continue
         waits = waiting(line.status.parked, line.since, look.clock[0])
         what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."

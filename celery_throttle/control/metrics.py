@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.history import Period
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
+    from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Oldest
 
 __all__ = ["described", "measured", "scraped"]
@@ -93,7 +92,7 @@ _ERRORS = {
 _WAIT = {"wait_seconds": "How long runs waited in line before they started; 0: not at all."}
 #: Each second bound of WAITS: a bound is four times the one before, from 20 ms to 1.5 h.
 _BOUNDS = range(0, len(WAITS), 2)
-_CHANGES = ("paused", "disabled", "held_back")
+_CHANGES = {"paused": "paused", "disabled": "disabled", "held-back": "held_back", "override": "overridden"}
 
 
 def _warn(message: str) -> None:
@@ -205,15 +204,9 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "oldest_wait_seconds", max(0.0, (now - since).total_seconds())
     yield "next_start_seconds", max(each.next_start_in for each in rows)
     yield "full", sum(each.full for each in rows)
-    for name in _CHANGES:
-        yield name, len({_scope(each, name) for each in rows} - {None})
-    yield "overridden", len({each.scope(override) for each in rows for override in each.overrides})
-
-
-def _scope(status: LimitStatus, attribute: str) -> Bucket | None:
-    """Return the scope of the pause, the disabling or the hold of a limit or key; None if there is none."""
-    override: RuntimeOverride | None = getattr(status, attribute)
-    return status.scope(override) if override else None
+    scopes = {(kind, each.scope(change)) for each in rows for kind, change in each.changes}
+    for kind, name in _CHANGES.items():
+        yield name, sum(each == kind for each, _ in scopes)
 
 
 def _counted(reader: Reader, limits: list[str]) -> Iterator[tuple[str, Sample]]:

@@ -17,6 +17,7 @@ from celery_throttle.control.reader import MOST, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.standing import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -218,4 +219,4 @@ def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
 
 def _is_open(status: LimitStatus) -> bool:
     """Return whether the first task in its line could start; a disabled limit has no rate and always has room."""
-    return not status.stopped and status.has_room(1) and status.next_start_in <= 0
+    return all(each.kind == "barred" for each in refusals(status))

@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.reader import readers
-from celery_throttle.control.states import State
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, one_line
+from celery_throttle.store.limit_status import State
+from celery_throttle.store.standing import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +29,7 @@ _NO_WORKER = "no-worker"
 
 def keeps(status: LimitStatus) -> bool:
     """Return whether the limit or key itself keeps tasks from starting: then its own states name the reason."""
-    late = status.next_start_in > 0 or status.barred_by is not None
-    return not status.declared or status.stopped or status.full or late
+    return any(refusals(status))
 
 
 def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
@@ -85,7 +85,7 @@ def _of_view(status: LimitStatus, view: TaskView) -> State:
         return State("settling", "nothing starts: the store has lost its data")
     costs = {need.bucket: need.permits for need in view.needs}
     others = (each for each in view.limits if each.bucket != status.bucket)
-    other = next((each for each in others if keeps(each) or not each.has_room(costs.get(each.bucket, 1))), None)
+    other = next((each for each in others if any(refusals(each, costs.get(each.bucket, 1)))), None)
     if other is not None:
         return State("elsewhere", f"its first task waits for {other.bucket}")
     cost = costs.get(status.bucket, 1)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.declarations import declared_otherwise
 from celery_throttle.control.lines import partly
 from celery_throttle.control.reader import readers
-from celery_throttle.control.states import State, key_states, states
 from celery_throttle.control.waits import keeps, reasons
 from celery_throttle.core.policy import limits_of
+from celery_throttle.store.limit_status import State
+from celery_throttle.store.standing import key_states
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _rows(
         whole, *keys = found
         if whole.key is None:  # else the store has keys of a limit that is not declared yet
             has_keys = bool(keys or whole.keys) or name in keyed
-            stands = [each for each in states(whole) if not (has_keys and each.kind == "full")]
+            stands = [each for each in whole.states if not (has_keys and each.kind == "full")]
             stands += [_OTHERWISE] if name in otherwise else []
             yield Row(whole, tuple(keys), has_keys, (*stands, *key_states(keys, cut=name in not_all)))
 

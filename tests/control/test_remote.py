@@ -204,8 +204,10 @@ def test_every_command(workers: Workers, pool: str) -> None:
         (answer,) = steer(app.app, command, worker, limit=limit, **arguments)
         return answer
 
-    assert say("throttle_override", permits=3, by="ana", why="day") == {"ok": "api 0/1, override 3 by ana (day)"}
-    rated = "api 0/1, override 3 by ana (day), rate override 50/m (burst 2) by ana"
+    assert say("throttle_override", permits=3, by="ana", why="day") == {
+        "ok": "api 0/1, override 3 instead of 1 by ana (day)"
+    }
+    rated = "api 0/1, override 3 instead of 1 by ana (day), rate override 50/m (burst 2) by ana"
     assert say("throttle_override", rate="50/m", burst="2", by="ana") == {"ok": rated}
     assert say("throttle_override", permits="rate=50/m", word1="burst=2", by="ana") == {"ok": rated}
     assert throttle.limit("api").status().in_force == 3

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.states import key_states, states
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.store.standing import key_states
 
 if TYPE_CHECKING:
     from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.control.states import State
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus, State
     from celery_throttle.store.needs import Need
     from celery_throttle.store.parked_tasks import Parked
 
@@ -58,7 +57,7 @@ def _keys(row: LimitRow) -> str:
 
 def _states(row: LimitRow) -> str:
     not_all = sum(bool(key.held or key.parked) for key in row.keys) < row.status.keys
-    found = [*states(row.status), *key_states(row.keys, cut=not_all), *([row.waits] if row.waits else [])]
+    found = [*row.status.states, *key_states(row.keys, cut=not_all), *([row.waits] if row.waits else [])]
     return "; ".join(each.text for each in found)
 
 
