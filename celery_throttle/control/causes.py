@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.findings import Finding, waiting
+from celery_throttle.control.findings import Finding
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 from celery_throttle.store.explain import explained
@@ -26,20 +26,13 @@ __all__ = ["causes"]
 
 #: Seconds after which a start that no worker took counts as not taken: a worker with a slot takes one in a tenth.
 _AGAIN = 1.0
+#: The command that ends a change, by its kind.
+_ENDS = {"paused": "resume", "held-back": "release-hold", "disabled": "enable"}
 
 
 def causes(look: Look) -> Iterator[Finding]:
     """Yield the causes of waits in the lines that were read, and the runtime overrides of limits."""
-    for scope, override, lines, rows in _scopes(look, "paused"):
-        yield _stopped(look, "paused", scope, override, lines, rows)
-    for scope, override, lines, rows in _scopes(look, "held_back"):
-        yield _stopped(look, "held-back", scope, override, lines, rows)
-    for scope, override, _, rows in _scopes(look, "disabled"):
-        yield _disabled(look, scope, override, rows)
-    for scope, override, lines, rows in _scopes(look, "override"):
-        yield _overridden(look, scope, override, lines, rows)
-    for scope, override, lines, rows in _scopes(look, "rate_override"):
-        yield _other_rate(look, scope, override, lines, rows)
+    yield from (_of_change(look, *each) for each in _changes(look))
     moving = [each for each in look.lines if not each.status.stopped]
     views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
@@ -47,103 +40,61 @@ def causes(look: Look) -> Iterator[Finding]:
     yield from _not_taken(look, [(line, view) for line, view in waits if not _refusals(line, view)])
 
 
-# -- runtime overrides -------------------------------------------------------------------------------------------------
+# -- changes at run time -----------------------------------------------------------------------------------------------
 
 
-def _scopes(look: Look, what: str) -> Iterator[tuple[Bucket, RuntimeOverride, list[Line], list[LimitStatus]]]:
-    """Yield (scope, override, lines, statuses) for each runtime override of this kind."""
-    found: dict[Bucket, tuple[RuntimeOverride, list[LimitStatus]]] = {}
+def _changes(look: Look) -> Iterator[tuple[str, Bucket, RuntimeOverride, list[LimitStatus]]]:
+    """Yield (kind, scope, change, statuses) for each change at run time; one of permits and one of rates are two."""
+    found: dict[object, tuple[str, Bucket, RuntimeOverride, list[LimitStatus]]] = {}
     everything = {each.bucket: each for each in (*look.statuses, *(line.status for line in look.lines))}
     for status in everything.values():
-        override: RuntimeOverride | None = getattr(status, what)
-        if override:
-            found.setdefault(status.scope(override), (override, []))[1].append(status)
-    for scope, (override, rows) in found.items():
-        buckets = {each.bucket for each in rows}
-        yield scope, override, [each for each in look.lines if each.status.bucket in buckets], rows
+        for kind, change in status.changes:
+            scope = status.scope(change)
+            found.setdefault((kind, bool(change.rates), scope), (kind, scope, change, []))[3].append(status)
+    yield from found.values()
 
 
-def _first(lines: list[Line]) -> datetime | None:
-    return min((each.since for each in lines if each.since), default=None)
+def _of_change(look: Look, kind: str, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
+    if kind == "override":
+        return _overridden(look, scope, change, rows)
+    verb, state = _ENDS[kind], kind.replace("-", " ")
+    why, do = f"{state.capitalize()} {in_words(change)}.", (look.commands.throttle(verb, scope),)
+    if kind == "disabled":
+        over = [each for each in rows if each.permits is not None and each.held > each.permits]
+        most = max(over, key=lambda each: each.held, default=None)
+        runs = f": {most.held} run of {most.bucket}, the code allows {most.permits}" if most else ""
+        return Finding(kind, bool(over), f"Limit {scope} is not enforced{runs}.", why, do, scope.name, scope.key)
+    count, since = look.parked(scope, rows), _first(look, rows)
+    what = f"Limit {scope} is {state}: {look.waiting(count, since)}."
+    return _of_scope(kind, look.is_long(since), what, why, do if count else (), scope, count, since)
 
 
-def _stopped(
-    look: Look, kind: str, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    count, since = look.parked(scope, rows), _first(lines)
-    word, ends = {"paused": ("paused", "resume"), "held-back": ("held back", "release-hold")}[kind]
-    return Finding(
-        kind,
-        look.is_long(since),
-        f"Limit {scope} is {word}: {waiting(count, since, look.clock[0])}.",
-        f"{word.capitalize()} {in_words(override)}.",
-        (look.commands.throttle(ends, scope),) if count else (),
-        scope.name,
-        scope.key,
-        waits=count,
-        since=since,
-    )
-
-
-def _disabled(look: Look, scope: Bucket, override: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
-    over = [each for each in rows if each.permits is not None and each.held > each.permits]
-    most = max(over, key=lambda each: each.held, default=None)
-    runs = f": {most.held} run of {most.bucket}, the code allows {most.permits}" if most else ""
-    return Finding(
-        "disabled",
-        bool(over),
-        f"Limit {scope} is not enforced{runs}.",
-        f"Disabled {in_words(override)}.",
-        (look.commands.throttle("enable", scope),),
-        scope.name,
-        scope.key,
-    )
-
-
-def _overridden(
-    look: Look, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    less = any(_has_fewer(each) for each in rows)
-    code = "any number" if rows[0].permits is None else str(rows[0].permits)
-    full = [each for each in rows if each.full]
-    return _of_override(look, scope, override, f"has {override.permits} instead of {code}", full, lines, less=less)
-
-
-def _other_rate(
-    look: Look, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    less = _pace(override.rates) < _pace(rows[0].rates)
-    has = f"has the rate {rates_text(override.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
-    late = [each for each in rows if each.next_start_in > 0]
-    return _of_override(look, scope, override, has, late, lines, less=less)
-
-
-def _of_override(
-    look: Look,
-    scope: Bucket,
-    override: RuntimeOverride,
-    has: str,
-    kept: list[LimitStatus],
-    lines: list[Line],
-    *,
-    less: bool,
-) -> Finding:
-    """Return the finding of an override; ``less``: whether the override allows less than the code."""
-    kept = [each for each in kept if not each.stopped]
-    buckets = {each.bucket for each in kept}
-    count, since = sum(each.parked for each in kept), _first([each for each in lines if each.status.bucket in buckets])
+def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
+    """Return the finding of an override: an alarm if it allows less than the code, and tasks wait for that."""
+    if change.rates:
+        less = _pace(change.rates) < _pace(rows[0].rates)
+        has = f"has the rate {rates_text(change.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
+    else:
+        less = any(_has_fewer(each) for each in rows)
+        has = f"has {change.permits} instead of {'any number' if rows[0].permits is None else rows[0].permits}"
+    kept = [each for each in rows if not each.stopped and (each.next_start_in > 0 if change.rates else each.full)]
+    count, since = sum(each.parked for each in kept), _first(look, kept)
     least = "at least " if scope.key is None and scope.name in look.partly else ""
-    return Finding(
-        "overridden",
-        less and look.is_long(since),
-        f"Limit {scope} {has}: {least}{waiting(count, since, look.clock[0])}.",
-        f"Overridden {in_words(override)}.",
-        (look.commands.throttle("reset", scope),) if less and count else (),
-        scope.name,
-        scope.key,
-        waits=count,
-        since=since,
-    )
+    what, why = f"Limit {scope} {has}: {least}{look.waiting(count, since)}.", f"Overridden {in_words(change)}."
+    do = (look.commands.throttle("reset", scope),) if less and count else ()
+    return _of_scope("overridden", less and look.is_long(since), what, why, do, scope, count, since)
+
+
+def _first(look: Look, rows: list[LimitStatus]) -> datetime | None:
+    """Return the arrival time of the first task in the lines of these limits and keys."""
+    buckets = {each.bucket for each in rows}
+    return min((each.since for each in look.lines if each.since and each.status.bucket in buckets), default=None)
+
+
+def _of_scope(
+    kind: str, alarm: bool, what: str, why: str, do: tuple[str, ...], scope: Bucket, count: int, since: datetime | None
+) -> Finding:
+    return Finding(kind, alarm, what, why, do, scope.name, scope.key, waits=count, since=since)
 
 
 def _pace(rates: tuple[RateStatus, ...]) -> float:
@@ -172,7 +123,7 @@ def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     if any(each.stopped for each in view.limits):  # `causes` has reported these limits
         return
     refused = _refusals(line, view)
-    waits = waiting(line.status.parked, line.since, look.clock[0])
+    waits = look.waiting(line.status.parked, line.since)
     long, bucket = look.is_long(line.since), line.status.bucket
     if "undeclared" in refused:
         what = f"No worker has declared limit {refused['undeclared'].bucket}: {waits}."
@@ -238,7 +189,7 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         view = look.reader.explain(task)
         if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view):
             continue
-        waits = waiting(line.status.parked, line.since, look.clock[0])
+        waits = look.waiting(line.status.parked, line.since)
         what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."
         why = " ".join(_reasons(line, view))
         do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
-from celery_throttle.control.taking_back import checked_change
-from celery_throttle.control.verbs import VERBS
+from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
-    from celery_throttle.control.verbs import Ending
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
@@ -159,13 +157,17 @@ class LimitControl:
 
         if after is None:
             return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
-        change = checked_change(self._bucket, after)
+        if after not in get_args(Ending):
+            raise ConfigurationError(
+                f"Limit {self._bucket}: forecast: after must be one of {', '.join(map(repr, get_args(Ending)))}, got "
+                f"{after!r}: write forecast(after='resume')"
+            )
         if (permits, rate, burst) != (None, None, None):
             raise ConfigurationError(
                 f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
                 f"forecast(after={after!r})"
             )
-        return forecast(self._place, self._bucket, change)
+        return forecast(self._place, self._bucket, after)
 
     def history(self, *, day: bool = False) -> History:
         """Return the history of the limit, with all its keys, for each minute of the last hour.

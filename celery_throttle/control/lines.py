@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery_throttle.control.findings import waiting
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.core.wording import counted
 
@@ -89,6 +90,10 @@ class Look:
         """Return the number of parked tasks of a key, or of a limit with all its keys (read or not)."""
         whole = next((each for each in self.statuses if each.bucket == scope), None)
         return whole.parked_in_all if whole else sum(each.parked for each in rows)
+
+    def waiting(self, count: int, since: datetime | None) -> str:
+        """Return the number of parked tasks and the wait of the first, in words."""
+        return waiting(count, since, self.clock[0])
 
     def is_long(self, since: datetime | None) -> bool:
         """Return whether a wait since this time is longer than the patience."""
