@@ -13,18 +13,15 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_throttle.control.cli.columns import LIMITS, LimitRow
+from celery_throttle.control.cli.columns import LIMITS
 from celery_throttle.control.cli.output import Output
 from celery_throttle.control.findings import Commands
+from celery_throttle.control.rows import rows_of, with_reasons
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
-from celery_throttle.control.waits import oldest_lines, reasons
-from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -150,28 +147,9 @@ class Session:
             keys: the keys whose states are counted in the rows of their limits.
             one_line_each: whether to cut cells that are too long for the terminal.
         """
-        keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
-        of_limits: dict[str, list[LimitStatus]] = {row.name: [] for row in (*rows, *keys) if row.key is not None}
-        for each in keys:
-            of_limits[each.name].append(each)
-        keyed.update(of_limits, (row.name for row in rows if row.keys))
-        made = [
-            LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())))
-            if row.key is None and row.name in keyed
-            else LimitRow(row)
-            for row in rows
-        ]
+        made = with_reasons(self.app, rows_of(self.app, rows, keys))
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, self._with_reasons(made), nothing=nothing, one_line_each=one_line_each)
-
-    def _with_reasons(self, rows: list[LimitRow]) -> list[LimitRow]:
-        """Return the rows with the reason why tasks of a limit with room wait; with keys, that of the oldest task."""
-        lines = {row.status.bucket: row.status for row in rows if not row.common}
-        common = [row.status.name for row in rows if row.common and row.status.keys and not row.status.stopped]
-        lines |= {Bucket(name): line for name, line in oldest_lines(self.app, common).items()}
-        found = reasons(self.app, lines.values())
-        by_row = {row: found.get(line.bucket) for row, line in lines.items()}
-        return [row._replace(waits=by_row.get(row.status.bucket)) for row in rows]
+        self.output.table(LIMITS, made, nothing=nothing, one_line_each=one_line_each)
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
