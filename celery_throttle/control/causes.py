@@ -149,7 +149,10 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
         return
     why = " ".join([*_reasons(line, view), *_longest(mine)])
     more = str((full.in_force or 0) + 1)
-    do = (look.commands.throttle("show", full.bucket), look.commands.throttle("set", full.bucket, more, dry_run=True))
+    do = (
+        look.commands.throttle("show", full.bucket),
+        look.commands.throttle("set", full.bucket, more, options=[("dry-run", None)]),
+    )
     if stuck and last:
         ago = span((look.clock[0] - last).total_seconds())
         what = f"Limit {full.bucket} is full, and nothing has started on it for {ago}: {waits}."

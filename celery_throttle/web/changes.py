@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -15,7 +15,6 @@ from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.web.asked import form, limit_of, word
-from celery_throttle.web.commands import Asked, Copied, python, shell
 from celery_throttle.web.flash import leave, left
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered"]
+__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered", "python"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
@@ -77,6 +76,23 @@ def notice_of(request: Request, name: str = "", key: str | None = None) -> str:
     if done not in VERBS:
         return ""
     return (VERBS[done].nothing if count == "0" else VERBS[done].done).format(bucket)
+
+
+class Asked(NamedTuple):
+    """The fields of a form as they were written: permits, rate, burst, duration and reason."""
+
+    permits: str = ""
+    rate: str = ""
+    burst: str = ""
+    lasts: str = ""
+    why: str = ""
+
+
+class Copied(NamedTuple):
+    """One change, for a shell and in Python."""
+
+    shell: str
+    python: str
 
 
 class Changes:
@@ -158,18 +174,13 @@ class Changes:
     ) -> Copied:
         bucket = Bucket(limit.name, limit.key)
         paces = _parts(asked.rate, "rate") + _parts(asked.burst, "burst") if command.permits else []
-        given = [("key", bucket.key), *paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
-        flags = [("yes", "")] if command.name == "drop" else []
+        given = [*paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
+        flags: list[tuple[str, str | None]] = [("yes", None)] if command.name == "drop" else []
+        flags = [*((name, value) for name, value in given if value), *flags]
         return Copied(
-            self._shell(command.name, [*((name, value) for name, value in given if value), *flags],
-                        [bucket.name, *map(str, values)]),
+            self._commands.throttle(command.name, bucket, *map(str, values), options=flags),
             python(bucket, command.method, *values, **_in_python(options), why=asked.why),
-        )  # fmt: skip
-
-    def _shell(self, command: str, options: list[tuple[str, str]], values: list[str]) -> str:
-        begin, common = self._commands
-        pairs = list(zip((each.removeprefix("--") for each in common[::2]), common[1::2], strict=True))
-        return shell(begin, command, [*pairs, *options], values)
+        )
 
     def _change_limit(self, request: Request, form: Mapping[str, str]) -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
@@ -183,7 +194,7 @@ class Changes:
     def _show_task(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         task, asked = word(request, "id"), _asked(form)
         copied = Copied(
-            self._shell("drop", [*_why(asked), ("task", task), ("yes", "")], []),
+            self._commands.throttle("drop", options=[*_why(asked), ("task", task), ("yes", None)]),
             python(None, "drop", task, why=asked.why),
         )
         explanation = self._throttle.explain(task)
@@ -200,7 +211,7 @@ class Changes:
     def _show_lock(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         identity, asked, name = word(request, "identity"), _asked(form), request.query_params.get("task", "")
         copied = Copied(
-            self._shell("unlock", [*_why(asked), ("identity", identity)], []),
+            self._commands.throttle("unlock", options=[*_why(asked), ("identity", identity)]),
             python(None, "unlock", identity, task_name=name, why=asked.why),
         )
         about = {"identity": identity, "task": name or None}
@@ -303,3 +314,11 @@ def _seen(request: Request, path: str, done: str, count: int | None, /, **query:
     response = RedirectResponse(location, status_code=303)
     leave(request, response, location, done, count)
     return response
+
+
+def python(bucket: Bucket | None, method: str, *values: object, **options: object) -> str:
+    """Return the same change in Python, given the app."""
+    given = [*map(repr, values), *(f"{name}={value!r}" for name, value in options.items() if value not in ("", None))]
+    key = "" if bucket is None or bucket.key is None else f", key={bucket.key!r}"
+    limit = "" if bucket is None else f".limit({bucket.name!r}{key})"
+    return f"ThrottleControl(app){limit}.{method}({', '.join(given)})"

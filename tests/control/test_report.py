@@ -195,7 +195,7 @@ def test_command_can_be_pasted_for_any_names(app: Any, run: Run, worker: TermsCa
 def test_a_command_about_names_that_look_like_options() -> None:
     begin = Commands("celery", ("--url", "redis://x"))
     assert begin.throttle("resume", Bucket("--yes", "-k")) == "celery throttle resume --url redis://x --key=-k -- --yes"
-    assert shlex.split(begin.throttle("set", Bucket("-x"), "3", dry_run=True))[4:] == [
+    assert shlex.split(begin.throttle("set", Bucket("-x"), "3", options=[("dry-run", None)]))[4:] == [
         "redis://x", "--dry-run", "--", "-x", "3",
     ]  # fmt: skip
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"

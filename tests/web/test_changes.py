@@ -13,8 +13,9 @@ from urllib.parse import urlencode
 import pytest
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control.findings import Commands
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.web.commands import python, shell
+from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.test_looking import API, of, park
 from tests.store.terms_caller import terms
@@ -276,7 +277,7 @@ def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
 
 
 def test_terminal_escapes_are_not_pasted_into_a_shell() -> None:
-    command = shell("celery", "drop", [("task", "a\r\x1b[2Jb'c\\"), ("yes", "")], [])
+    command = Commands("celery").throttle("drop", options=[("task", "a\r\x1b[2Jb'c\\"), ("yes", None)])
     assert command.isprintable()
     done = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {command.partition('throttle ')[2]}"], capture_output=True, check=True

@@ -11,7 +11,7 @@ from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.cli.session import NotFound, Wrong, command, typed, typed_again
+from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command, typed, typed_again
 from celery_throttle.control.limit_control import MOST
 from celery_throttle.errors import WrongArguments
 from celery_throttle.tasks.registry import dedups_of
@@ -97,7 +97,7 @@ def _as_arguments(task: str) -> Iterator[None]:
         yield
     except WrongArguments as error:
         fix = typed_again(task, "--args", "[17]", "--kwargs", '{"amount": 5}')
-        raise Wrong(f"{error}: write them as JSON, as in `{fix}`") from None
+        raise Ended(f"{error}: write them as JSON, as in `{fix}`", WRONG) from None
 
 
 def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
@@ -110,5 +110,5 @@ def _task(session: Session, name: str) -> Throttled:
     task = session.app.tasks.get(name)
     if not isinstance(task, Throttled):
         singletons = ", ".join(sorted(dedups_of(session.app))) or "none"
-        raise NotFound(f"No throttled task {name!r} in this app. Its singletons: {singletons}")
+        raise Ended(f"No throttled task {name!r} in this app. Its singletons: {singletons}", FOUND)
     return task

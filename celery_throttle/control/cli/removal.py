@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import DRAINED, RECLAIMED
-from celery_throttle.control.cli.session import InUse, NotFound, Unreachable, command, typed
+from celery_throttle.control.cli.session import FOUND, UNREACHABLE, Ended, command, typed
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse
 from celery_throttle.tasks.ours import REAP_TASK
@@ -61,7 +61,7 @@ def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, An
         return 1
     state = session.throttle.explain(task_id).state
     if state in ("unknown", "lost"):
-        raise NotFound(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still")
+        raise Ended(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still", FOUND)
     return int(not yes and state in _DROPPABLE)
 
 
@@ -79,7 +79,8 @@ def drain(session: Session, yes: bool, **signature: Any) -> None:
     try:
         rows = session.throttle.drain(**signature, dry_run=not yes)
     except OperationalError as error:
-        raise Unreachable(f"The broker does not answer, the other tasks stay parked: {error}") from None
+        message = f"The broker does not answer, the other tasks stay parked: {error}"
+        raise Ended(message, UNREACHABLE) from None
     output = session.output
     if output.as_json:
         output.json({"done": yes, "queues": rows})
@@ -117,7 +118,7 @@ def remove_data(session: Session, yes: bool, force: bool, **signature: Any) -> N
     try:
         data = session.throttle.remove_data(**signature, dry_run=not yes, force=force)
     except StoreInUse as error:
-        raise InUse(f"{error}; --force beside --yes deletes the data anyway") from None
+        raise Ended(f"{error}; --force beside --yes deletes the data anyway", FOUND) from None
     lines = [f"{counted(data.keys, 'key')} deleted."] if yes else _counts(data)
     others = (f"Keys that begin with {each} stay: another group, prefix or release has them." for each in data.others)
     session.output.show({"done": yes, "data": data, "in_use": data.in_use}, "\n".join([*lines, *others]))

@@ -33,11 +33,10 @@ __all__ = [
     "COMMANDS",
     "FOUND",
     "PARTLY",
-    "InUse",
-    "NotFound",
+    "UNREACHABLE",
+    "WRONG",
+    "Ended",
     "Session",
-    "Unreachable",
-    "Wrong",
     "blank_app",
     "command",
     "in_shell",
@@ -46,41 +45,17 @@ __all__ = [
     "typed_before",
 ]
 
-#: The exit code of a command with a finding that needs attention.
-FOUND = 1
-#: The exit code of a command without a finding that could not check everything.
-PARTLY = 4
+#: The exit codes: a finding needs attention, there is no such limit or task, or the data is in use; the command or the
+#: configuration is wrong; the store does not answer, or refuses; no finding, but not everything could be checked.
+FOUND, WRONG, UNREACHABLE, PARTLY = 1, 2, 3, 4
 
 
-class _InOneLine(click.ClickException):
-    """End the command with one line on stderr."""
+class Ended(click.ClickException):
+    """End the command with one line on stderr, and an exit code."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(one_line(" ".join(message.split())))
-
-
-class NotFound(_InOneLine):
-    """There is no such limit or task."""
-
-    exit_code = FOUND
-
-
-class InUse(_InOneLine):
-    """The data to delete is in use."""
-
-    exit_code = FOUND
-
-
-class Wrong(_InOneLine):
-    """The command or the configuration is wrong."""
-
-    exit_code = 2
-
-
-class Unreachable(_InOneLine):
-    """The store does not answer, or refuses."""
-
-    exit_code = 3
+        self.exit_code = code  # type: ignore[misc] # a class variable in click's types
 
 
 class Session:
@@ -104,7 +79,7 @@ class Session:
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            raise NotFound(self._as_written(name) or in_shell(error)) from None
+            raise Ended(self._as_written(name) or in_shell(error), FOUND) from None
         return self.throttle.limit(name, key=known_key)
 
     def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
@@ -269,9 +244,9 @@ def _ended_in_one_line(url: str | None) -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as error:
-        raise Unreachable(f"{shown(url)}: {error}" if url else str(error)) from error
+        raise Ended(f"{shown(url)}: {error}" if url else str(error), UNREACHABLE) from error
     except ConfigurationError as error:
-        raise Wrong(in_shell(error)) from error
+        raise Ended(in_shell(error), WRONG) from error
 
 
 def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
@@ -287,9 +262,10 @@ def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
     except ConfigurationError as error:
         if named or url:
             raise
-        raise Wrong(
+        raise Ended(
             f"No app and no store is known: write celery -A proj throttle {ctx.info_name}, or --url "
-            f"redis://host:6379/0 behind it ({error})"
+            f"redis://host:6379/0 behind it ({error})",
+            WRONG,
         ) from None
     try:
         # The tasks have the groups of limits, so import the same modules as a worker: autodiscover and `imports`.
@@ -298,5 +274,6 @@ def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise Wrong(f"The tasks of the app cannot be imported: {type(error).__name__}: {error}") from error
+        message = f"The tasks of the app cannot be imported: {type(error).__name__}: {error}"
+        raise Ended(message, WRONG) from error
     return app

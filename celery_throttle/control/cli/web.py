@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_throttle.control.cli.session import Wrong, command
+from celery_throttle.control.cli.session import WRONG, Ended, command
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -35,7 +35,7 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
     try:
         from celery_throttle.web.serving import listening, root_of, serve  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise Wrong(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'") from error
+        raise Ended(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'", WRONG) from error
     root = root_of(root_path)
     listener, url = listening(host, port, token)
     url = f"{url.rstrip('/')}{root}/"
