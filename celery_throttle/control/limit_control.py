@@ -14,7 +14,7 @@ from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.signals import LimitChanged, limit_changed
 
@@ -48,9 +48,9 @@ _INSTEAD = {
     "key": "write throttle.limit('tenant', key='acme')",
 }
 _OF_KEY = "write throttle.limit({name!r}, key={value}) for one key"
-_tells = tells(_OF_KEY, **_INSTEAD)
-_tells_number = tells(**_INSTEAD | {"limit": "write override(5)"})
-_tells_drop = tells(
+_with_fixes = with_fixes(_OF_KEY, **_INSTEAD)
+_with_fixes_number = with_fixes(**_INSTEAD | {"limit": "write override(5)"})
+_with_fixes_drop = with_fixes(
     f"write throttle.drop({{value}}) for one task, {_OF_KEY.removeprefix('write ')}",
     **_INSTEAD | dict.fromkeys(("task_id", "task", "id", "ids", "task_ids"), "write throttle.drop('task-id')"),
 )
@@ -104,7 +104,7 @@ class LimitControl:
         """
         return LimitControl(self._place, self.name, self.key, request)
 
-    @_tells_number
+    @_with_fixes_number
     def override(
         self,
         permits: int | None = None,
@@ -133,7 +133,7 @@ class LimitControl:
         """
         self._change("set", self._read("override", permits, rate, burst), until, by, why)
 
-    @_tells_number
+    @_with_fixes_number
     def forecast(
         self,
         permits: int | None = None,
@@ -184,22 +184,22 @@ class LimitControl:
             )
         return self._place.histories([self.name], QUARTERS if day else MINUTES)[0]
 
-    @_tells
+    @_with_fixes
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
         """End the overrides of permits and of rates: the code's numbers hold again. False if there was none."""
         return self._end("reset", by, why)
 
-    @_tells
+    @_with_fixes
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Let no task start: running tasks go on, and arriving tasks are parked."""
         self._change("pause", None, until, by, why)
 
-    @_tells
+    @_with_fixes
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
         """End a pause: parked tasks start at once, as far as there is room. False if there was no pause."""
         return self._end("resume", by, why)
 
-    @_tells
+    @_with_fixes
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Enforce neither permits nor rates: all parked tasks start at once.
 
@@ -207,12 +207,12 @@ class LimitControl:
         """
         self._change("disable", None, until, by, why)
 
-    @_tells
+    @_with_fixes
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
         """Enforce the limit again: running tasks go on. False if the limit was not disabled."""
         return self._end("enable", by, why)
 
-    @_tells
+    @_with_fixes
     def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
         """Let the tasks start at once that a task's RateLimited holds back; without a key, those of all keys.
 
@@ -222,7 +222,7 @@ class LimitControl:
         released = [self._end("release-hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
-    @_tells_drop
+    @_with_fixes_drop
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
         """Drop all parked tasks: they do not run, and end as revoked. Return their number; without a key, of all keys.
 
@@ -243,7 +243,7 @@ class LimitControl:
         logger.info("Limit %s: %d tasks dropped by %s", one_line(str(self._bucket)), dropped, signature(by, why))
         return dropped
 
-    @_tells
+    @_with_fixes
     def status(self, *, last_hour: bool = False) -> LimitStatus:
         """Return the status of the limit or key.
 
@@ -253,7 +253,7 @@ class LimitControl:
         rows = self._place.stand([self._bucket.text])
         return (self._place.with_last_hour(rows) if last_hour else rows)[0]
 
-    @_tells
+    @_with_fixes
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
         """Return the status of its keys that have holders, parked tasks or changes at run time.
 
@@ -279,17 +279,17 @@ class LimitControl:
         rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
         return LimitKeys(tuple(rows), len(names), cut)
 
-    @_tells
+    @_with_fixes
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
-    @_tells
+    @_with_fixes
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
         return self._place.parked(self._bucket, count("most", most))
 
-    @_tells
+    @_with_fixes
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
         return self._place.audit(self._bucket, count("most", most))

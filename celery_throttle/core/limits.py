@@ -13,7 +13,7 @@ from celery_throttle.core.asking import plain
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described", "is_group"]
@@ -55,7 +55,7 @@ MOST_STEP = 100_000
 _UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
-@constructor_tells(**_ELSEWHERE)
+@constructor_with_fixes(**_ELSEWHERE)
 @dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.

@@ -15,7 +15,7 @@ from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import MOST_COST, Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.misused import NotAPermit, OnlyAsync
@@ -37,7 +37,7 @@ __all__ = ["AsyncAcquire", "Limit"]
 _TEN_YEARS = 10 * 365 * 86400.0
 
 
-_acquire_tells = tells(
+_acquire_tells = with_fixes(
     blocking="write timeout=0 not to wait",
     wait="write timeout=30",
     block="write timeout=0 not to wait",
@@ -131,7 +131,7 @@ class Limit(NotAPermit, LimitValue):
         needs, outside = self._needs(key, cost), self._outside(app)
         return AsyncAcquire(lambda: acquire_async(outside, needs, (self.name, self.declared), timeout))
 
-    @tells(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
+    @with_fixes(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
     def reserve(
         self, *, key: object = None, cost: int = 1, max_wait: float | None = None, app: Any = None
     ) -> ReservedStart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.primitives.checks import checked_client, named_key, printable, space, whole_number
 from celery_throttle.primitives.elsewhere import COUNTER
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
@@ -20,7 +20,7 @@ __all__ = ["AsyncCounter", "Counter"]
 _MOST = 2**53 - 1
 
 
-@constructor_tells(**COUNTER)
+@constructor_with_fixes(**COUNTER)
 class Counter:
     """A whole number that many processes share; each method is one script, so no change is ever retried::
 
@@ -98,7 +98,7 @@ class Counter:
         return _value(execute(self._client, self._calls.get_and_reset(call_id)))
 
 
-@constructor_tells(**COUNTER)
+@constructor_with_fixes(**COUNTER)
 class AsyncCounter:
     """As `Counter`, on an asyncio client.
 

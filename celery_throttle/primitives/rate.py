@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import at, seconds
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key, printable, whole_number
 from celery_throttle.primitives.elsewhere import RATE
@@ -95,7 +95,7 @@ class AsyncReservation(_Slot):
         return await self._limiter.cancel(self.call_id)
 
 
-@constructor_tells(**RATE)
+@constructor_with_fixes(**RATE)
 class RateLimiter:
     """A limit on starts per second, minute, hour or day, over all processes::
 
@@ -198,7 +198,7 @@ class RateLimiter:
         return bool(execute(self._client, self._calls.cancel(call_id)))
 
 
-@constructor_tells(**RATE)
+@constructor_with_fixes(**RATE)
 class AsyncRateLimiter:
     """As `RateLimiter`, on an asyncio client.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore
 
 from celery_throttle.core.asking import plain
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class RateLimited(Ignore, ThrottleError):
         ConfigurationError: an argument cannot work.
     """
 
-    @tells(
+    @with_fixes(
         **dict.fromkeys(("countdown", "seconds", "delay", "timeout", "wait", "after"), "write RateLimited(30)"),
         **dict.fromkeys(("max_retries", "retries", "attempts", "max_attempts", "rounds"), "write max_rounds=10"),
         limits="write limit='api'",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.elsewhere import LOCK
@@ -56,7 +56,7 @@ class AsyncHeldLock(AsyncHeld):
         self.fencing_token = fencing_token
 
 
-@constructor_tells(**LOCK)
+@constructor_with_fixes(**LOCK)
 class AsyncIdentityLock:
     """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
 

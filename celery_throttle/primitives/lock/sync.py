@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.elsewhere import LOCK
@@ -63,7 +63,7 @@ class HeldLock(Held):
         self.fencing_token = fencing_token
 
 
-@constructor_tells(**LOCK)
+@constructor_with_fixes(**LOCK)
 class IdentityLock:
     """Locks by identity: one holder for each, with a lease that ends by itself and a fencing token.
 

@@ -8,7 +8,7 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.checks import milliseconds, patience, shown
 from celery_throttle.primitives.elsewhere import REDLOCK
@@ -113,7 +113,7 @@ class AsyncHeldRedlock(AsyncRenewableLease):
         return self._lock.calls.release(Grant(self._key, self.owner, None))
 
 
-@constructor_tells(**REDLOCK)
+@constructor_with_fixes(**REDLOCK)
 class AsyncRedlock:
     """As `Redlock`, on asyncio clients; both may be used on the same servers.
 

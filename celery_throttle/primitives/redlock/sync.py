@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.checks import milliseconds, patience, shown
 from celery_throttle.primitives.elsewhere import REDLOCK
@@ -158,7 +158,7 @@ class HeldRedlock(RenewableLease):
         return self._lock.calls.release(Grant(self._key, self.owner, None))
 
 
-@constructor_tells(**REDLOCK)
+@constructor_with_fixes(**REDLOCK)
 class Redlock:
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.elsewhere import SEMAPHORE
 from celery_throttle.primitives.lease.aio import AsyncHeld, in_background
@@ -63,7 +63,7 @@ class AsyncHeldPermit(AsyncHeld):
         self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
-@constructor_tells(**SEMAPHORE)
+@constructor_with_fixes(**SEMAPHORE)
 class AsyncFairSemaphore:
     """As `FairSemaphore`, on an asyncio client; both may be used on one name, and share one line.
 

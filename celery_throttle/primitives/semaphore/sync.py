@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.elsewhere import SEMAPHORE
 from celery_throttle.primitives.lease.base import logger, next_look
@@ -73,7 +73,7 @@ class HeldPermit(Held):
         self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
-@constructor_tells(**SEMAPHORE)
+@constructor_with_fixes(**SEMAPHORE)
 class FairSemaphore:
     """A number of permits for all programs, first come first served; the permits of a dead program are freed.
 
