@@ -88,8 +88,8 @@ class LimitControl:
         key: the value of the limit's key, None for the limit itself.
     """
 
-    def __init__(self, place: Reader, name: str, key: str | None, request: str = "") -> None:
-        self._place, self.name, self.key = place, name, key
+    def __init__(self, reader: Reader, name: str, key: str | None, request: str = "") -> None:
+        self._reader, self.name, self.key = reader, name, key
         self._bucket = Bucket(name, key)
         self._request = request
 
@@ -102,7 +102,7 @@ class LimitControl:
         Args:
             request: an id of this change, the same for all workers.
         """
-        return LimitControl(self._place, self.name, self.key, request)
+        return LimitControl(self._reader, self.name, self.key, request)
 
     @_with_fixes_number
     def override(
@@ -156,7 +156,7 @@ class LimitControl:
         from celery_throttle.control.forecast import forecast  # noqa: PLC0415 - most commands do without
 
         if after is None:
-            return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
+            return forecast(self._reader, self._bucket, self._read("forecast", permits, rate, burst))
         if after not in get_args(Ending):
             raise ConfigurationError(
                 f"Limit {self._bucket}: forecast: after must be one of {', '.join(map(repr, get_args(Ending)))}, got "
@@ -167,7 +167,7 @@ class LimitControl:
                 f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
                 f"forecast(after={after!r})"
             )
-        return forecast(self._place, self._bucket, after)
+        return forecast(self._reader, self._bucket, after)
 
     def history(self, *, day: bool = False) -> History:
         """Return the history of the limit, with all its keys, for each minute of the last hour.
@@ -182,7 +182,7 @@ class LimitControl:
             raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
                 f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
-        return self._place.histories([self.name], QUARTERS if day else MINUTES)[0]
+        return self._reader.histories([self.name], QUARTERS if day else MINUTES)[0]
 
     @_with_fixes
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
@@ -218,7 +218,7 @@ class LimitControl:
 
         False if the limit was not held back.
         """
-        buckets = [self._bucket] if self.key is not None else self._place.overridden_buckets(self.name)
+        buckets = [self._bucket] if self.key is not None else self._reader.overridden_buckets(self.name)
         released = [self._end("release-hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
@@ -236,10 +236,10 @@ class LimitControl:
             dry_run: only count.
         """
         by, why = signed(by, why, f"Limit {self._bucket}: ")
-        waiting = [each.task for each in self._place.parked_ids(self._bucket) if each.what != "told"]
+        waiting = [each.task for each in self._reader.parked_ids(self._bucket) if each.what != "told"]
         if dry_run:
             return len(waiting)
-        dropped = self._place.drop(self._bucket, waiting, by, why)
+        dropped = self._reader.drop(self._bucket, waiting, by, why)
         logger.info("Limit %s: %d tasks dropped by %s", one_line(str(self._bucket)), dropped, signature(by, why))
         return dropped
 
@@ -250,8 +250,8 @@ class LimitControl:
         Args:
             last_hour: with the starts of the last hour and their waits; not for a key.
         """
-        rows = self._place.stand([self._bucket.text])
-        return (self._place.with_last_hour(rows) if last_hour else rows)[0]
+        rows = self._reader.stand([self._bucket.text])
+        return (self._reader.with_last_hour(rows) if last_hour else rows)[0]
 
     @_with_fixes
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
@@ -270,29 +270,29 @@ class LimitControl:
         _check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
-        found, cut = self._place.keys_of(self.name)
+        found, cut = self._reader.keys_of(self.name)
         names = [each for each in found if find.lower() in (Bucket.parse(each).key or "").lower()]
         if sort == "name":
             some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
-            return LimitKeys(self._place.stand(some), len(names), cut)
+            return LimitKeys(self._reader.stand(some), len(names), cut)
         order = longest_line if sort == "backlog" else _busy
-        rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
+        rows = sorted(self._reader.stand(names[:MOST]), key=order)[skip : skip + most]
         return LimitKeys(tuple(rows), len(names), cut)
 
     @_with_fixes
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
-        return self._place.holders(self._bucket, count("most", most))
+        return self._reader.holders(self._bucket, count("most", most))
 
     @_with_fixes
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
-        return self._place.parked(self._bucket, count("most", most))
+        return self._reader.parked(self._bucket, count("most", most))
 
     @_with_fixes
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
-        return self._place.audit(self._bucket, count("most", most))
+        return self._reader.audit(self._bucket, count("most", most))
 
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
@@ -308,7 +308,7 @@ class LimitControl:
         what = VERBS[name].stored
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         until = moment_of(until)
-        ends_at = until_text(self._bucket, until, self._place.app.timezone)
+        ends_at = until_text(self._bucket, until, self._reader.app.timezone)
         answer = self._call(self._bucket, what, asked.value if asked else "1", ends_at, by, why)
         if answer < 0:
             raise ConfigurationError(
@@ -336,7 +336,7 @@ class LimitControl:
         return there
 
     def _call(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
-        ask, store = self._place.ask, self._place.store
+        ask, store = self._reader.ask, self._reader.store
         answer = ask(store.control(bucket.text, what, value, until, by, why, self._request))
         after = b""
         while answer >= 0:

@@ -111,8 +111,8 @@ class ThrottleControl:
             most: the most rows, limits before keys.
             last_hour: with the starts of the last hour of each limit, and their waits.
         """
-        read = [(place, place.status(count("most", most), most=most)) for place in self._known.readers()]
-        found = [each for place, rows in read for each in (place.with_last_hour(rows) if last_hour else rows)]
+        read = [(reader, reader.status(count("most", most), most=most)) for reader in self._known.readers()]
+        found = [each for reader, rows in read for each in (reader.with_last_hour(rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))
 
@@ -126,7 +126,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
-        return tuple(self._each(lambda place: place.holders(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.holders(None, count("most", most))))[:most]
 
     @with_fixes(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
@@ -138,7 +138,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return parked_of(self.limits(limit), most)
-        return tuple(self._each(lambda place: place.parked(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.parked(None, count("most", most))))[:most]
 
     @with_fixes()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
@@ -152,7 +152,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
-        found = list(self._each(lambda place: place.audit(None, count("most", most))))
+        found = list(self._each(lambda reader: reader.audit(None, count("most", most))))
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
     @with_fixes()
@@ -239,7 +239,7 @@ class ThrottleControl:
             ConfigurationError: the value is neither.
         """
         task, (by, why) = task_id_of("drop", task_id), signed(by, why)
-        dropped = any(place.drop(None, [task], by, why) for place in self._known.readers())
+        dropped = any(reader.drop(None, [task], by, why) for reader in self._known.readers())
         done = "dropped" if dropped else "not dropped, since it is not parked,"
         logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
         return dropped
@@ -306,7 +306,7 @@ class ThrottleControl:
         Args:
             most: the most rows; if there are more locks, a random part of them is returned.
         """
-        found = list(self._each(lambda place: place.locks(count("most", most))))
+        found = list(self._each(lambda reader: reader.locks(count("most", most))))
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
     @with_fixes()
@@ -322,7 +322,7 @@ class ThrottleControl:
             why: the reason, for later readers.
         """
         by, why = signed(by, why)
-        return any(place.unlock(identity, task_name, by, why) for place in self._known.readers())
+        return any(reader.unlock(identity, task_name, by, why) for reader in self._known.readers())
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks with unreadable records in the store: corrupt, foreign, or of another release.
@@ -332,7 +332,7 @@ class ThrottleControl:
         Args:
             most: the most rows, up to 1000.
         """
-        found = self._each(lambda place: place.set_aside(count("most", most)))
+        found = self._each(lambda reader: reader.set_aside(count("most", most)))
         return tuple(found)[:most]
 
     def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:
@@ -347,7 +347,7 @@ class ThrottleControl:
         Returns:
             The defects.
         """
-        return tuple(self._each(lambda place: place.mend(dry_run=dry_run)))
+        return tuple(self._each(lambda reader: reader.mend(dry_run=dry_run)))
 
     def reap(self) -> tuple[Reclaimed, ...]:
         """Clear the holders whose leases have ended, as beat and workers do, and wake the tasks that can start then.

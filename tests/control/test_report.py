@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import causes, checks, lines
+from celery_throttle.control.checks import CHECKS
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
@@ -23,6 +24,7 @@ from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +136,12 @@ def test_the_same_state_is_the_same_verdict(app: Any, worker: TermsCaller, redis
 def test_every_kind_has_its_place() -> None:
     found = [Finding(kind, False, kind) for kind in reversed(KINDS)]
     assert [each.kind for each in in_order(found)] == list(KINDS)
+
+
+def test_docs_list_the_checks() -> None:
+    page = (ROOT / "docs" / "reference" / "findings.md").read_text()
+    rows = [f"| {each.looks_at} |{' yes' * each.now} |{' yes' * each.set_up} |" for each in CHECKS]
+    assert "\n".join(rows) in page
 
 
 @pytest.mark.parametrize("patience", [-1, True, "10m", None, float("nan")])
