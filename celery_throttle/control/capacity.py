@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.limit_history import histories_of
 from celery_throttle.control.pace import ENOUGH_RUNS
 from celery_throttle.control.queues import Slots, consumed, free_slots
 from celery_throttle.control.reader import MOST
@@ -70,7 +69,7 @@ def starts_per_second(
         slots = sum(each.free for each in workers if each.queues & queues)
         runs = min(runs, slots + own[0].held_in_all)
     costs = [need.permits for each in waiters for need in each.needs if need.limit == own[0].name]
-    history = histories_of(reader, [own[0].name], MINUTES)[0]
+    history = reader.histories([own[0].name], MINUTES)[0]
     if history.run_time and history.ended >= ENOUGH_RUNS and costs:
         by_rate = min(by_rate, runs / history.run_time / (sum(costs) / len(costs)))
     return by_rate if 0 < by_rate < inf else None

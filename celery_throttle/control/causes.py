@@ -3,182 +3,98 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.findings import Commands, Finding, waiting
+from celery_throttle.control.findings import Finding
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
-from celery_throttle.store.explain import explained, in_words
+from celery_throttle.store.explain import explained
 from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.standing import in_words, refusals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-    from datetime import datetime, timedelta
+    from collections.abc import Iterator
+    from datetime import datetime
 
-    from celery_throttle.control.lines import Line
-    from celery_throttle.control.reader import Reader
+    from celery_throttle.control.lines import Line, Look
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.holders import Holder
     from celery_throttle.store.limit_status import LimitStatus, RateStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
-__all__ = ["Look", "causes"]
+__all__ = ["causes"]
 
 #: Seconds after which a start that no worker took counts as not taken: a worker with a slot takes one in a tenth.
 _AGAIN = 1.0
-
-
-@dataclass(frozen=True)
-class Look:
-    """The data that was read of one group of limits.
-
-    Attributes:
-        reader: the reader of the group.
-        now: the store's time.
-        patience: how long a task may wait before its wait is an alarm.
-        statuses: the status of the limits and of their keys.
-        lines: the lines, with their first tasks.
-        holders: the holders of permits.
-        commands: the beginning of commands.
-        partly: the limits of which not all keys were read.
-    """
-
-    reader: Reader
-    now: datetime
-    patience: timedelta
-    statuses: tuple[LimitStatus, ...]
-    lines: tuple[Line, ...]
-    holders: tuple[Holder, ...]
-    commands: Commands
-    partly: Container[str] = ()
-
-    def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
-        """Return the number of parked tasks of a key, or of a limit with all its keys (read or not)."""
-        whole = next((each for each in self.statuses if each.bucket == scope), None)
-        return whole.parked_in_all if whole else sum(each.parked for each in rows)
-
-    def is_long(self, since: datetime | None) -> bool:
-        """Return whether a wait since this time is longer than the patience."""
-        return since is not None and self.now - since > self.patience
+#: The command that ends a change, by its kind.
+_ENDS = {"paused": "resume", "held-back": "release-hold", "disabled": "enable"}
 
 
 def causes(look: Look) -> Iterator[Finding]:
     """Yield the causes of waits in the lines that were read, and the runtime overrides of limits."""
-    for scope, override, lines, rows in _scopes(look, "paused"):
-        yield _stopped(look, "paused", scope, override, lines, rows)
-    for scope, override, lines, rows in _scopes(look, "held_back"):
-        yield _stopped(look, "held-back", scope, override, lines, rows)
-    for scope, override, _, rows in _scopes(look, "disabled"):
-        yield _disabled(look, scope, override, rows)
-    for scope, override, lines, rows in _scopes(look, "override"):
-        yield _overridden(look, scope, override, lines, rows)
-    for scope, override, lines, rows in _scopes(look, "rate_override"):
-        yield _other_rate(look, scope, override, lines, rows)
+    yield from (_of_change(look, *each) for each in _changes(look))
     moving = [each for each in look.lines if not each.status.stopped]
     views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
-    yield from _not_taken(look, [(line, view) for line, view in waits if _can_start(line, view)])
+    yield from _not_taken(look, [(line, view) for line, view in waits if not _refusals(line, view)])
 
 
-# -- runtime overrides -------------------------------------------------------------------------------------------------
+# -- changes at run time -----------------------------------------------------------------------------------------------
 
 
-def _scopes(look: Look, what: str) -> Iterator[tuple[Bucket, RuntimeOverride, list[Line], list[LimitStatus]]]:
-    """Yield (scope, override, lines, statuses) for each runtime override of this kind."""
-    found: dict[Bucket, tuple[RuntimeOverride, list[LimitStatus]]] = {}
+def _changes(look: Look) -> Iterator[tuple[str, Bucket, RuntimeOverride, list[LimitStatus]]]:
+    """Yield (kind, scope, change, statuses) for each change at run time; one of permits and one of rates are two."""
+    found: dict[object, tuple[str, Bucket, RuntimeOverride, list[LimitStatus]]] = {}
     everything = {each.bucket: each for each in (*look.statuses, *(line.status for line in look.lines))}
     for status in everything.values():
-        override: RuntimeOverride | None = getattr(status, what)
-        if override:
-            found.setdefault(status.scope(override), (override, []))[1].append(status)
-    for scope, (override, rows) in found.items():
-        buckets = {each.bucket for each in rows}
-        yield scope, override, [each for each in look.lines if each.status.bucket in buckets], rows
+        for kind, change in status.changes:
+            scope = status.scope(change)
+            found.setdefault((kind, bool(change.rates), scope), (kind, scope, change, []))[3].append(status)
+    yield from found.values()
 
 
-def _first(lines: list[Line]) -> datetime | None:
-    return min((each.since for each in lines if each.since), default=None)
+def _of_change(look: Look, kind: str, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
+    if kind == "override":
+        return _overridden(look, scope, change, rows)
+    verb, state = _ENDS[kind], kind.replace("-", " ")
+    why, do = f"{state.capitalize()} {in_words(change)}.", (look.commands.throttle(verb, scope),)
+    if kind == "disabled":
+        over = [each for each in rows if each.permits is not None and each.held > each.permits]
+        most = max(over, key=lambda each: each.held, default=None)
+        runs = f": {most.held} run of {most.bucket}, the code allows {most.permits}" if most else ""
+        return Finding(kind, bool(over), f"Limit {scope} is not enforced{runs}.", why, do, scope.name, scope.key)
+    count, since = look.parked(scope, rows), _first(look, rows)
+    what = f"Limit {scope} is {state}: {look.waiting(count, since)}."
+    return _of_scope(kind, look.is_long(since), what, why, do if count else (), scope, count, since)
 
 
-def _stopped(
-    look: Look, kind: str, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    count, since = look.parked(scope, rows), _first(lines)
-    word, ends = {"paused": ("paused", "resume"), "held-back": ("held back", "release-hold")}[kind]
-    return Finding(
-        kind,
-        look.is_long(since),
-        f"Limit {scope} is {word}: {waiting(count, since, look.now)}.",
-        f"{word.capitalize()} {in_words(override)}.",
-        (look.commands.throttle(ends, scope),) if count else (),
-        scope.name,
-        scope.key,
-        waits=count,
-        since=since,
-    )
-
-
-def _disabled(look: Look, scope: Bucket, override: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
-    over = [each for each in rows if each.permits is not None and each.held > each.permits]
-    most = max(over, key=lambda each: each.held, default=None)
-    runs = f": {most.held} run of {most.bucket}, the code allows {most.permits}" if most else ""
-    return Finding(
-        "disabled",
-        bool(over),
-        f"Limit {scope} is not enforced{runs}.",
-        f"Disabled {in_words(override)}.",
-        (look.commands.throttle("enable", scope),),
-        scope.name,
-        scope.key,
-    )
-
-
-def _overridden(
-    look: Look, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    less = any(_has_fewer(each) for each in rows)
-    code = "any number" if rows[0].permits is None else str(rows[0].permits)
-    full = [each for each in rows if each.full]
-    return _of_override(look, scope, override, f"has {override.permits} instead of {code}", full, lines, less=less)
-
-
-def _other_rate(
-    look: Look, scope: Bucket, override: RuntimeOverride, lines: list[Line], rows: list[LimitStatus]
-) -> Finding:
-    less = _pace(override.rates) < _pace(rows[0].rates)
-    has = f"has the rate {rates_text(override.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
-    late = [each for each in rows if each.next_start_in > 0]
-    return _of_override(look, scope, override, has, late, lines, less=less)
-
-
-def _of_override(
-    look: Look,
-    scope: Bucket,
-    override: RuntimeOverride,
-    has: str,
-    kept: list[LimitStatus],
-    lines: list[Line],
-    *,
-    less: bool,
-) -> Finding:
-    """Return the finding of an override; ``less``: whether the override allows less than the code."""
-    kept = [each for each in kept if not each.stopped]
-    buckets = {each.bucket for each in kept}
-    count, since = sum(each.parked for each in kept), _first([each for each in lines if each.status.bucket in buckets])
+def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
+    """Return the finding of an override: an alarm if it allows less than the code, and tasks wait for that."""
+    if change.rates:
+        less = _pace(change.rates) < _pace(rows[0].rates)
+        has = f"has the rate {rates_text(change.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
+    else:
+        less = any(_has_fewer(each) for each in rows)
+        has = f"has {change.permits} instead of {'any number' if rows[0].permits is None else rows[0].permits}"
+    kept = [each for each in rows if not each.stopped and (each.next_start_in > 0 if change.rates else each.full)]
+    count, since = sum(each.parked for each in kept), _first(look, kept)
     least = "at least " if scope.key is None and scope.name in look.partly else ""
-    return Finding(
-        "overridden",
-        less and look.is_long(since),
-        f"Limit {scope} {has}: {least}{waiting(count, since, look.now)}.",
-        f"Overridden {in_words(override)}.",
-        (look.commands.throttle("reset", scope),) if less and count else (),
-        scope.name,
-        scope.key,
-        waits=count,
-        since=since,
-    )
+    what, why = f"Limit {scope} {has}: {least}{look.waiting(count, since)}.", f"Overridden {in_words(change)}."
+    do = (look.commands.throttle("reset", scope),) if less and count else ()
+    return _of_scope("overridden", less and look.is_long(since), what, why, do, scope, count, since)
+
+
+def _first(look: Look, rows: list[LimitStatus]) -> datetime | None:
+    """Return the arrival time of the first task in the lines of these limits and keys."""
+    buckets = {each.bucket for each in rows}
+    return min((each.since for each in look.lines if each.since and each.status.bucket in buckets), default=None)
+
+
+def _of_scope(
+    kind: str, alarm: bool, what: str, why: str, do: tuple[str, ...], scope: Bucket, count: int, since: datetime | None
+) -> Finding:
+    return Finding(kind, alarm, what, why, do, scope.name, scope.key, waits=count, since=since)
 
 
 def _pace(rates: tuple[RateStatus, ...]) -> float:
@@ -197,28 +113,28 @@ def _has_fewer(status: LimitStatus) -> bool:
 # -- waits of the first task in a line ---------------------------------------------------------------------------------
 
 
-def _refusing(view: TaskView) -> LimitStatus | None:
-    """Return the first of the task's limits that has no permits for the task."""
-    costs = {need.bucket: need.permits for need in view.needs}
-    return next((each for each in view.limits if not each.has_room(costs.get(each.bucket, 1))), None)
+def _refusals(line: Line, view: TaskView) -> dict[str, LimitStatus]:
+    """Return the kinds of reasons why the first task of a line does not start, each with the first such limit."""
+    found = list(refusals_of(line.first.task_id if line.first else "", view))
+    return {each.kind: each.status for each in reversed(found)}
 
 
 def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     if any(each.stopped for each in view.limits):  # `causes` has reported these limits
         return
-    full, late = _refusing(view), next((each for each in view.limits if each.next_start_in > 0), None)
-    waits = waiting(line.status.parked, line.since, look.now)
+    refused = _refusals(line, view)
+    waits = look.waiting(line.status.parked, line.since)
     long, bucket = look.is_long(line.since), line.status.bucket
-    if full and not full.declared:
-        what = f"No worker has declared limit {full.bucket}: {waits}."
+    if "undeclared" in refused:
+        what = f"No worker has declared limit {refused['undeclared'].bucket}: {waits}."
         why = "The store does not have its number of permits; a worker of its tasks declares it when it starts."
         yield _of_line(line, "undeclared", long, what, why, (look.commands.worker(view.queue),), view.queue)
-    elif full:
-        yield from _full(look, line, view, full, waits)
-    elif late and long:
+    elif "full" in refused:
+        yield from _full(look, line, view, refused["full"], waits)
+    elif "rate" in refused and long:
         why = " ".join(_reasons(line, view))
         yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", why)
-    elif _barred(line, view) and long:
+    elif "barred" in refused and long:
         yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", " ".join(_reasons(line, view)))
 
 
@@ -233,13 +149,16 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
         return
     why = " ".join([*_reasons(line, view), *_longest(mine)])
     more = str((full.in_force or 0) + 1)
-    do = (look.commands.throttle("show", full.bucket), look.commands.throttle("set", full.bucket, more, dry_run=True))
+    do = (
+        look.commands.throttle("show", full.bucket),
+        look.commands.throttle("set", full.bucket, more, options=[("dry-run", None)]),
+    )
     if stuck and last:
-        ago = span((look.now - last).total_seconds())
+        ago = span((look.clock[0] - last).total_seconds())
         what = f"Limit {full.bucket} is full, and nothing has started on it for {ago}: {waits}."
         yield _of_line(line, "stuck", True, what, why, do)
     else:
-        ago = f"; its last start was {span((look.now - last).total_seconds())} ago" if last else ""
+        ago = f"; its last start was {span((look.clock[0] - last).total_seconds())} ago" if last else ""
         yield _of_line(line, "full", False, f"Limit {full.bucket} is full: {waits}{ago}.", why, do)
 
 
@@ -263,28 +182,17 @@ def _of_line(
 # -- starts that no worker takes ---------------------------------------------------------------------------------------
 
 
-def _barred(line: Line, view: TaskView) -> bool:
-    task = line.first.task_id if line.first else ""
-    return any(each.bars(task, view.ticket) for each in view.limits)
-
-
-def _can_start(line: Line, view: TaskView) -> bool:
-    """Return whether the first task of a line could start and only lacks a worker."""
-    ready = all(not each.stopped and each.next_start_in <= 0 for each in view.limits)
-    return ready and _refusing(view) is None and not _barred(line, view)
-
-
 def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Finding]:
-    """Yield the lines whose first task could start and is not taken, also after a moment."""
+    """Yield the lines whose first task could start, and which no worker takes, also after a moment."""
     if not ready:
         return
     time.sleep(_AGAIN)
     for line, before in ready:
         task = line.first.task_id if line.first else ""
         view = look.reader.explain(task)
-        if view.state != "parked" or view.ticket != before.ticket or not _can_start(line, view):
+        if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view):
             continue
-        waits = waiting(line.status.parked, line.since, look.now)
+        waits = look.waiting(line.status.parked, line.since)
         what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."
         why = " ".join(_reasons(line, view))
         do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.findings import Finding
 from celery_throttle.core.limits import described
+from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import shortened
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
+    from celery_throttle.control.lines import Look
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.holders import Holder
+    from celery_throttle.core.limits import Limit
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["declared_differently", "declared_in_store"]
+__all__ = ["declared_otherwise", "differing_declarations"]
 
 #: Seconds. A worker with a free slot calls every five, one that holds permits renews them within a lease.
 _CALLS_WITHIN = 60.0
 _NAMED = 3
 
 
-def declared_differently(reader: Reader, holders: Sequence[Holder]) -> Iterator[Finding]:
-    """Yield the limits that two live workers declare differently.
+def differing_declarations(look: Look) -> Iterator[Finding]:
+    """Yield the limits that two live workers declare differently, then those that this code declares otherwise."""
+    differing = list(_differing_workers(look))
+    yield from differing
+    named = {each.limit for each in differing}
+    for name, sentence in declared_otherwise(look.app, look.reader):
+        if name not in named:
+            yield Finding("declared", False, f"{sentence}.", limit=name)
 
-    Args:
-        reader: the reader of one group of limits.
-        holders: the holders of the group; a worker that renews a lease is alive.
-    """
-    renews = {each.worker for each in holders if each.lease_left > 0}
+
+def _differing_workers(look: Look) -> Iterator[Finding]:
+    reader = look.reader
+    renews = {each.worker for each in look.holders if each.lease_left > 0}  # and so is alive
     patience = max(reader.store.lease, _CALLS_WITHIN)
     versions: dict[str, dict[str, list[str]]] = {}
     for worker in reader.declared():
@@ -49,14 +58,46 @@ def _differing(status: LimitStatus, versions: dict[str, list[str]]) -> Finding:
         "declared",
         True,
         f"Workers declare limit {status.name} differently: {', '.join(parts)}.",
-        f"The declaration of the worker that started last holds for all: {declared_in_store(status)}.",
+        f"The declaration of the worker that started last holds for all: {_declared_in_store(status)}.",
         ("restart the workers that have the older code",),
         status.name,
     )
 
 
-def declared_in_store(status: LimitStatus) -> str:
+def _declared_in_store(status: LimitStatus) -> str:
     """Return the declaration of the worker that started last, as text for people."""
     parts = [] if status.permits is None else [str(status.permits)]
     parts += [f"{each.rate} (burst {each.burst})" for each in status.rates]
     return ", ".join(parts + ([] if status.max_parked is None else [f"max_parked={status.max_parked}"]))
+
+
+def declared_otherwise(
+    app: Any, reader: Reader, known: Iterable[LimitStatus] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield (limit, sentence) for each limit that the store has with another declaration than this code.
+
+    Args:
+        app: the Celery app.
+        reader: the reader of one group.
+        known: the status of the group's limits, if the caller has just read it.
+    """
+    group_of = settings_of(app).group_of
+    limits = limits_of(policies_of(app).values())
+    ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
+    mine = (each for each in known if each.key is None and each.name in ours) if known is not None else None
+    for stands in reader.stand(list(ours)) if mine is None else mine:
+        limit = ours[stands.name]
+        if stands.declared and _of_code(limit) != _of_store(stands):
+            sentence = (
+                f"Limit {limit.name} is {described(limit.declared)} in this code, and {_declared_in_store(stands)} in "
+                f"that of the worker that started last: restart the workers that have the older one"
+            )
+            yield limit.name, sentence
+
+
+def _of_code(limit: Limit) -> tuple[object, ...]:
+    return limit.permits, [(str(rate), burst) for rate, burst in limit.rates], limit.max_parked
+
+
+def _of_store(stands: LimitStatus) -> tuple[object, ...]:
+    return stands.permits, [(each.rate, each.burst) for each in stands.rates], stands.max_parked

@@ -35,30 +35,30 @@ _OF_A_DELIVERY = ("body_encoding", "delivery_info", "delivery_tag")
 _BY_NAME = ("application_headers", "content_encoding", "content_type", "expiration", "headers")
 
 
-def drain(app: Any, places: Iterable[Reader], by: str, why: str, *, dry_run: bool) -> tuple[Drained, ...]:
+def drain(app: Any, readers: Iterable[Reader], by: str, why: str, *, dry_run: bool) -> tuple[Drained, ...]:
     """Publish all parked tasks of the app's own broker, or count them; see `ThrottleControl.drain`."""
     drained: Counter[str] = Counter()
     left: Counter[str] = Counter()
     elsewhere: Counter[str] = Counter()
-    for place in places:
-        parked = sorted(place.parked_ids(None))  # by ticket
-        elsewhere.update(each.queue.name for each in parked if not place.is_ours(each.queue.broker))
-        found = [each for each in parked if place.is_ours(each.queue.broker)]
+    for reader in readers:
+        parked = sorted(reader.parked_ids(None))  # by ticket
+        elsewhere.update(each.queue.name for each in parked if not reader.is_ours(each.queue.broker))
+        found = [each for each in parked if reader.is_ours(each.queue.broker)]
         runs = [each for each in found if each.what == "runs"]
         if dry_run or not runs:
             drained.update(each.queue.name for each in runs)
             left.update(each.queue.name for each in found if each.what != "runs")
             continue
-        published = _drain(app, place, runs, by, why)
+        published = _drain(app, reader, runs, by, why)
         logger.info("%d parked tasks published again by %s", sum(published.values()), signature(by, why))
         drained += published
-        now = (each.queue for each in place.parked_ids(None))
-        left.update(queue.name for queue in now if place.is_ours(queue.broker))
+        now = (each.queue for each in reader.parked_ids(None))
+        left.update(queue.name for queue in now if reader.is_ours(queue.broker))
     queues = sorted({*drained, *left, *elsewhere})
     return tuple(Drained(queue, drained[queue], left[queue], elsewhere[queue]) for queue in queues)
 
 
-def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
+def _drain(app: Any, reader: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
     """Publish the messages of these parked tasks, in this order, and then remove them from the store.
 
     If the process is killed in between, up to a page of tasks are in their queues, and also parked again once the lease
@@ -76,7 +76,7 @@ def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) ->
     with _queues(app) as queues:
         while ids:
             nonce = f"drain:{uuid.uuid4().hex[:8]}"
-            looked_at, lent = borrow(place, nonce, ids)
+            looked_at, lent = borrow(reader, nonce, ids)
             del ids[:looked_at]
             published: dict[str, str] = {}
             try:
@@ -85,23 +85,23 @@ def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) ->
                         published[each.task] = each.queue.name
             except BaseException:
                 with suppress(StoreUnavailable):  # without this report, the store takes them back after the lease
-                    _report(place, nonce, lent, published, by, why, change)
+                    _report(reader, nonce, lent, published, by, why, change)
                 raise
-            change = _report(place, nonce, lent, published, by, why, change)
+            change = _report(reader, nonce, lent, published, by, why, change)
             drained.update(published.values())
     return drained
 
 
-def borrow(place: Reader, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
+def borrow(reader: Reader, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
     """Borrow the messages of the first of these parked tasks; return the number of tasks seen, and the messages."""
-    return place.read(read_lent, place.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
+    return reader.read(read_lent, reader.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
 
 
 def _report(
-    place: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str
+    reader: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str
 ) -> str:
     others = [each.task for each in lent if each.task not in published]
-    number, _ = place.ask(place.store.unparked(nonce, by, why, change, list(published), others))
+    number, _ = reader.ask(reader.store.unparked(nonce, by, why, change, list(published), others))
     text: str = number.decode()
     return text
 

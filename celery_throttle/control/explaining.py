@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.lost_runs import with_lost_run
+from celery_throttle.control.leases import with_lost_run
 from celery_throttle.control.pace import estimated, pace_in
 from celery_throttle.control.reader import MOST
 from celery_throttle.store.explain import Explanation, dropped_before, explained

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from celery_throttle.core.wording import counted, one_line, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from celery_throttle.core.buckets import Bucket
 
@@ -76,16 +76,15 @@ class Commands(NamedTuple):
     begin: str = "celery -A proj"
     options: tuple[str, ...] = ()
 
-    def throttle(self, command: str, bucket: Bucket | None = None, *values: str, dry_run: bool = False) -> str:
-        """Return a ``throttle`` command for a shell, with quoted names."""
-        words = [command]
+    def throttle(
+        self, command: str, bucket: Bucket | None = None, *values: str, options: Sequence[tuple[str, str | None]] = ()
+    ) -> str:
+        """Return a ``throttle`` command for a shell, with quoted words; an option whose value is None is a flag."""
+        key = [("key", bucket.key)] if bucket and bucket.key is not None else []
+        words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in (*key, *options)]
         if bucket is not None:
-            words += [] if bucket.key is None else [f"--key={bucket.key}"]
-            words += ["--dry-run"] if dry_run else []
             words += ["--", bucket.name] if bucket.name.startswith("-") else [bucket.name]
-        # Words after "--" are no options.
-        words[1:1] = self.options
-        return f"{self.begin} throttle {shlex.join([*words, *values])}"
+        return f"{self.begin} throttle {' '.join(map(_quoted, [command, *self.options, *words, *values]))}"
 
     def worker(self, queue: str) -> str:
         """Return the command that starts a worker of a queue."""
@@ -128,3 +127,18 @@ def waiting(count: int, since: datetime | None, now: datetime) -> str:
         return "no task waits"
     first = f", the first for {span((now - since).total_seconds())}" if since else ""
     return f"{counted(count, 'task')} {'waits' if count == 1 else 'wait'}{first}"
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell; characters that would control a terminal are escaped."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = "".join(
+        f"\\{each}"
+        if each in "\\'"
+        else each
+        if each.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in each.encode("utf-8", "surrogatepass"))
+        for each in word
+    )
+    return f"$'{escaped}'"

@@ -6,8 +6,7 @@ own limit refuses. A task that another limit refuses goes to the line of that li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.control.capacity import asked_workers, slots_for, starts_per_second
@@ -16,33 +15,21 @@ from celery_throttle.control.pace import Pace, pace_in
 from celery_throttle.control.play import Play
 from celery_throttle.control.queues import NO_ANSWER
 from celery_throttle.control.reader import MOST
-from celery_throttle.control.taking_back import TakingBack, without
+from celery_throttle.control.status_after import is_meant, status_after
+from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.limit_status import RuntimeOverride, rates_text
+from celery_throttle.store.limit_status import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.verbs import Ending
     from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 __all__ = ["Bound", "Forecast", "forecast"]
-
-#: The result of a change that ends another one, in words; and the words where there is nothing to end.
-_ENDED: dict[str, str] = {
-    "resume": "not paused any more",
-    "enable": "enforced again",
-    "release-hold": "not held back any more",
-}
-_NOTHING: dict[str, str] = {
-    "reset": "not overridden, nothing would change",
-    "resume": "not paused, nothing would change",
-    "enable": "not disabled, nothing would change",
-    "release-hold": "not held back, nothing would change",
-}
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -110,7 +97,7 @@ class Forecast:
     rates: tuple[RateStatus, ...] = ()
     rates_before: tuple[RateStatus, ...] = ()
     least: float | None = None
-    after: TakingBack | Literal[""] = ""
+    after: Ending | Literal[""] = ""
     changes: bool = True
     slots: int | None = None
     per_second: float | None = None
@@ -148,10 +135,10 @@ class Forecast:
 
     def _changes(self) -> Iterator[str]:
         if self.after and not self.changes:
-            yield _NOTHING[self.after]
+            yield f"not {VERBS[self.after].state}, nothing would change"
             return
-        if self.after in _ENDED:
-            yield _ENDED[self.after]
+        if self.after and self.after != "reset":
+            yield f"not {VERBS[self.after].state} any more"
         if self.permits != self.permits_before or (self.rates == self.rates_before and not self.after):
             before = "any number" if self.permits_before is None else str(self.permits_before)
             number = "any number of permits" if self.permits is None else counted(self.permits, "permit")
@@ -160,17 +147,17 @@ class Forecast:
             yield f"rate {rates_text(self.rates) or 'none'} instead of {rates_text(self.rates_before) or 'none'}"
 
 
-def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Forecast:
+def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Forecast:
     """Return the effect of a change: an override of a limit (with all its keys) or of one key, or the end of one."""
     waiters = reader.waiters(bucket, MOST)
     needed = {need.bucket for each in waiters for need in each.needs}
     others = {each: reader.waiters(each, 1) for each in sorted(needed - {each.line for each in waiters}, key=str)}
     wanted = {bucket, Bucket(bucket.name), *needed}
     stands = {each.bucket: each for each in reader.stand([each.text for each in sorted(wanted, key=str)])}
-    own = [each for each in stands.values() if _is_meant(each, bucket)]
-    before, after = stands[bucket], _after(reader, bucket, asked, stands, own)
+    own = [each for each in stands.values() if is_meant(each, bucket)]
+    before, after = stands[bucket], status_after(reader, bucket, asked, stands)
     unchecked: list[str] = []
-    change: TakingBack | Literal[""]
+    change: Ending | Literal[""]
     parked = before.parked_in_all
     # The remote control of this app does not reach the workers of other brokers.
     queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
@@ -210,54 +197,11 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Fo
     )
 
 
-def _after(
-    reader: Reader,
-    bucket: Bucket,
-    asked: Override | TakingBack,
-    stands: dict[Bucket, LimitStatus],
-    own: list[LimitStatus],
-) -> dict[Bucket, LimitStatus]:
-    """Return the status of the limits after the change."""
-    if not isinstance(asked, Override):
-        return without(reader, bucket, asked, stands)
-    soonest = _soonest(reader, own, asked)
-    return {each.bucket: _changed(each, bucket, asked, soonest) for each in stands.values()}
-
-
-def _has_less(asked: Override | TakingBack, before: LimitStatus, after: LimitStatus) -> bool:
+def _has_less(asked: Override | Ending, before: LimitStatus, after: LimitStatus) -> bool:
     """Return whether this change reduces the permits in force."""
     if isinstance(asked, Override):
         return after.in_force == asked.permits
     return after.in_force != before.in_force
-
-
-def _is_meant(status: LimitStatus, bucket: Bucket) -> bool:
-    return status.name == bucket.name and bucket.key in (None, status.key)
-
-
-def _soonest(reader: Reader, own: list[LimitStatus], asked: Override) -> dict[Bucket, float]:
-    """Return the seconds until the next start of each bucket with the other rates."""
-    if not asked.rates:
-        return {}
-    found = reader.stand([each.bucket.text for each in own], asked.rates_declared)
-    return {each.bucket: each.next_start_in for each in found}
-
-
-def _changed(status: LimitStatus, bucket: Bucket, asked: Override, soonest: dict[Bucket, float]) -> LimitStatus:
-    """Return the status of a limit after the override; an override of one key takes precedence over the limit's."""
-    if not _is_meant(status, bucket) or status.disabled:
-        return status
-    if asked.permits is not None and not _has_own(status, status.override, bucket):
-        status = replace(status, in_force=asked.permits)
-    if asked.rates and not _has_own(status, status.rate_override, bucket):
-        override = RuntimeOverride(str(bucket), "", "", _EPOCH, None, rates=asked.rates)
-        status = replace(status, rate_override=override, next_start_in=soonest[status.bucket])
-    return status
-
-
-def _has_own(status: LimitStatus, override: RuntimeOverride | None, bucket: Bucket) -> bool:
-    """Return whether the limit is changed, and the key has an override of its own."""
-    return bucket.key is None and override is not None and status.scope(override) != bucket
 
 
 def _too_many(status: LimitStatus) -> int:

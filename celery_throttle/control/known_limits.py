@@ -1,15 +1,17 @@
-"""Find the limits that a caller names with a name, a `Limit` or a task."""
+"""Find what a caller names: limits by a name, a `Limit` or a task; tasks and queues."""
 
 from __future__ import annotations
 
 import shlex
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
+from celery.result import AsyncResult
 
 from celery_throttle.control.limit_control import LimitControl
-from celery_throttle.control.names import unknown_limit
-from celery_throttle.control.reader import Reader
+from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
@@ -17,9 +19,13 @@ from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["KnownLimits"]
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.parked_tasks import Parked
+
+__all__ = ["KnownLimits", "changes_of", "holders_of", "parked_of", "queue_names", "task_id_of"]
 
 
 class KnownLimits:
@@ -65,7 +71,7 @@ class KnownLimits:
         if reader is None:
             names = (each for one in self.readers() for each in one.names())
             is_task = bool(name) and any(one.explain(name).state for one in self.readers())
-            raise unknown_limit(name, {*known, *names}, is_task=is_task)
+            raise _unknown_limit(name, {*known, *names}, is_task=is_task)
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
                 f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
@@ -107,3 +113,69 @@ class KnownLimits:
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # binds the tasks, which register their limits
         return policies_of(self._app).values()
+
+
+def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
+    """Return the checked names of queues.
+
+    Raises:
+        ConfigurationError: a name is no text, or empty.
+    """
+    named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
+    for each in named:
+        if not isinstance(each, str) or not each:
+            raise ConfigurationError(
+                f"ThrottleControl.{method}: a queue is named by text, got {each!r:.80}: write 'celery'"
+            ).for_shell(f"A queue has a name, got {each!r:.80}: write `{{command}} celery`")
+    return named
+
+
+def task_id_of(method: str, task: object) -> str:
+    """Return the id of a task that is given by its id or its `AsyncResult`.
+
+    Raises:
+        ConfigurationError: the value is neither.
+    """
+    task_id = task.id if isinstance(task, AsyncResult) else task
+    if not isinstance(task_id, str) or not task_id:
+        option = " --task" if method == "drop" else ""
+        raise ConfigurationError(
+            f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
+        ).for_shell(f"A task's id is wanted, got {task_id!r}: write `{{throttle}} {method}{option} TASK_ID`")
+    return task_id
+
+
+def _unknown_limit(name: str, known: set[str], *, is_task: bool) -> ConfigurationError:
+    """Return the error for an unknown limit, with the likeliest name."""
+    limits = sorted(each for each in known if Bucket.parse(each).key is None)
+    bare, split, key = name.removesuffix("]").partition("[")
+    close = get_close_matches(name, limits, n=1)
+    meant, shell = f", did you mean {close[0]!r}?" if close else ":", ""
+    if split and bare in limits:  # the text of a `Bucket`
+        meant = f": write limit({bare!r}, key={key!r})."
+        shell = f": write `{{command}} {shlex.quote(f'{bare}[{key}]')}`, without --key."
+    if is_task:  # a similar name of a limit would mislead here
+        meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
+        task = shlex.quote(name)
+        shell = f", but a task has this id: write `{{throttle}} explain {task}` or `{{throttle}} drop --task {task}`."
+    there = ", ".join(limits[:AT_ONCE]) or "none"
+    error = ConfigurationError(f"No limit {name!r}{meant} Known limits: {there}")
+    return error.for_shell(f"No limit {name!r}{shell or meant} Known limits: {there}")
+
+
+def holders_of(limits: Sequence[LimitControl], most: int) -> tuple[Holder, ...]:
+    """Return the holders of permits of any of these limits, each once; the first lease to end first."""
+    found = {row.task_id: row for each in limits for row in each.holders(most=most)}
+    return tuple(sorted(found.values(), key=lambda row: row.lease_left))[:most]
+
+
+def parked_of(limits: Sequence[LimitControl], most: int) -> tuple[Parked, ...]:
+    """Return the parked tasks that need permits of any of these limits, each once; line by line."""
+    found = {row.task_id: row for each in limits for row in each.parked(most=most)}
+    return tuple(found.values())[:most]
+
+
+def changes_of(limits: Sequence[LimitControl], most: int) -> tuple[Change, ...]:
+    """Return the changes of any of these limits, newest first."""
+    found = [row for each in limits for row in each.audit(most=most)]
+    return tuple(sorted(found, key=lambda row: row.at, reverse=True))[:most]

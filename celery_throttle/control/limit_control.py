@@ -9,14 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.limit_history import histories_of, with_last_hour
-from celery_throttle.control.overrides import Override, read_override
-from celery_throttle.control.taking_back import checked_change
-from celery_throttle.control.until import Until, moment_of, until_text
+from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
+from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.signals import LimitChanged, limit_changed
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
-    from celery_throttle.control.taking_back import TakingBack
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
@@ -33,20 +30,13 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Parked
 
-__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
+__all__ = ["MOST", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
 logger = logging.getLogger(__name__)
 
 MOST = 1000
-#: The messages where there was nothing to end, by the method that ends it.
-NOTHING_TO_DO = {
-    "reset": "There was no override of {}.",
-    "resume": "{} was not paused.",
-    "enable": "{} was not disabled.",
-    "release_hold": "{} was not held back.",
-}
 #: The answer of control.lua when the same request has made the change before.
 _MADE_BEFORE = 2
 _INSTEAD = {
@@ -58,9 +48,9 @@ _INSTEAD = {
     "key": "write throttle.limit('tenant', key='acme')",
 }
 _OF_KEY = "write throttle.limit({name!r}, key={value}) for one key"
-_tells = tells(_OF_KEY, **_INSTEAD)
-_tells_number = tells(**_INSTEAD | {"limit": "write override(5)"})
-_tells_drop = tells(
+_with_fixes = with_fixes(_OF_KEY, **_INSTEAD)
+_with_fixes_number = with_fixes(**_INSTEAD | {"limit": "write override(5)"})
+_with_fixes_drop = with_fixes(
     f"write throttle.drop({{value}}) for one task, {_OF_KEY.removeprefix('write ')}",
     **_INSTEAD | dict.fromkeys(("task_id", "task", "id", "ids", "task_ids"), "write throttle.drop('task-id')"),
 )
@@ -98,8 +88,8 @@ class LimitControl:
         key: the value of the limit's key, None for the limit itself.
     """
 
-    def __init__(self, place: Reader, name: str, key: str | None, request: str = "") -> None:
-        self._place, self.name, self.key = place, name, key
+    def __init__(self, reader: Reader, name: str, key: str | None, request: str = "") -> None:
+        self._reader, self.name, self.key = reader, name, key
         self._bucket = Bucket(name, key)
         self._request = request
 
@@ -112,9 +102,9 @@ class LimitControl:
         Args:
             request: an id of this change, the same for all workers.
         """
-        return LimitControl(self._place, self.name, self.key, request)
+        return LimitControl(self._reader, self.name, self.key, request)
 
-    @_tells_number
+    @_with_fixes_number
     def override(
         self,
         permits: int | None = None,
@@ -125,11 +115,12 @@ class LimitControl:
         by: str | None = None,
         why: str = "",
     ) -> None:
-        """Set another number of permits, another rate, or both for now; the declared numbers stay visible.
+        """Set another number of permits, another rate, or both for now.
 
-        More permits take effect at once. With fewer permits, running tasks go on, and no task starts until there is
-        room. Another rate counts from the last start. An override of the permits does not change one of the rate, and
-        the other way round. A limit with only one of them in the code can get the other. `reset` ends both.
+        The declared numbers stay visible. More permits take effect at once. With fewer permits, running tasks go on,
+        and no task starts until there is room. Another rate counts from the last start. An override of the permits does
+        not change one of the rate, and the other way round. A limit with only one of them in the code can get the
+        other. `reset` ends both.
 
         Args:
             permits: the number of permits; None: no change.
@@ -140,16 +131,16 @@ class LimitControl:
             by: the name of the operator.
             why: the reason, for later readers.
         """
-        self._change("override", self._read("override", permits, rate, burst), until, by, why)
+        self._change("set", self._read("override", permits, rate, burst), until, by, why)
 
-    @_tells_number
+    @_with_fixes_number
     def forecast(
         self,
         permits: int | None = None,
         *,
         rate: Rates | None = None,
         burst: int | Sequence[int] | None = None,
-        after: TakingBack | None = None,
+        after: Ending | None = None,
     ) -> Forecast:
         """Return the effect of a change: how many tasks start at once, and why the others wait. Change nothing.
 
@@ -165,14 +156,18 @@ class LimitControl:
         from celery_throttle.control.forecast import forecast  # noqa: PLC0415 - most commands do without
 
         if after is None:
-            return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
-        change = checked_change(self._bucket, after)
+            return forecast(self._reader, self._bucket, self._read("forecast", permits, rate, burst))
+        if after not in get_args(Ending):
+            raise ConfigurationError(
+                f"Limit {self._bucket}: forecast: after must be one of {', '.join(map(repr, get_args(Ending)))}, got "
+                f"{after!r}: write forecast(after='resume')"
+            )
         if (permits, rate, burst) != (None, None, None):
             raise ConfigurationError(
                 f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
                 f"forecast(after={after!r})"
             )
-        return forecast(self._place, self._bucket, change)
+        return forecast(self._reader, self._bucket, after)
 
     def history(self, *, day: bool = False) -> History:
         """Return the history of the limit, with all its keys, for each minute of the last hour.
@@ -187,53 +182,53 @@ class LimitControl:
             raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
                 f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
-        return histories_of(self._place, [self.name], QUARTERS if day else MINUTES)[0]
+        return self._reader.histories([self.name], QUARTERS if day else MINUTES)[0]
 
-    @_tells
+    @_with_fixes
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
-        """End the overrides of permits and of rates, so that the code's numbers hold again. False if there was none."""
-        return self._take_back("override", by, why)
+        """End the overrides of permits and of rates: the code's numbers hold again. False if there was none."""
+        return self._end("reset", by, why)
 
-    @_tells
+    @_with_fixes
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Let no task start; running tasks go on, and arriving tasks are parked."""
+        """Let no task start: running tasks go on, and arriving tasks are parked."""
         self._change("pause", None, until, by, why)
 
-    @_tells
+    @_with_fixes
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
-        """End a pause; parked tasks start at once, as far as there is room. False if there was no pause."""
-        return self._take_back("pause", by, why)
+        """End a pause: parked tasks start at once, as far as there is room. False if there was no pause."""
+        return self._end("resume", by, why)
 
-    @_tells
+    @_with_fixes
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Enforce neither permits nor rates: all parked tasks start at once (unless the limit is paused too).
+        """Enforce neither permits nor rates: all parked tasks start at once.
 
-        Running tasks are still counted, so the limit is right from the moment it is enforced again.
+        A pause holds nevertheless. Running tasks are still counted, so the limit is right once it is enforced again.
         """
         self._change("disable", None, until, by, why)
 
-    @_tells
+    @_with_fixes
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
-        """Enforce the limit again; running tasks go on. False if the limit was not disabled."""
-        return self._take_back("disable", by, why)
+        """Enforce the limit again: running tasks go on. False if the limit was not disabled."""
+        return self._end("enable", by, why)
 
-    @_tells
+    @_with_fixes
     def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
-        """End the hold of a task's `RateLimited` at once, so that parked tasks start; without a key, for all keys.
+        """Let the tasks start at once that a task's RateLimited holds back; without a key, those of all keys.
 
         False if the limit was not held back.
         """
-        buckets = [self._bucket] if self.key is not None else self._place.overridden_buckets(self.name)
-        released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
+        buckets = [self._bucket] if self.key is not None else self._reader.overridden_buckets(self.name)
+        released = [self._end("release-hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
-    @_tells_drop
+    @_with_fixes_drop
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
-        """Drop all parked tasks that need its permits, and return their number; without a key, those of all keys.
+        """Drop all parked tasks: they do not run, and end as revoked. Return their number; without a key, of all keys.
 
-        A dropped task does not run. It ends as revoked as soon as a worker of its queue has a free slot to report that.
-        Its identity lock is free at once. Running tasks go on, and callers that wait for a permit outside of tasks
-        still wait.
+        These are the parked tasks that need permits of the limit. Each ends as soon as a worker of its queue has a free
+        slot to report that. Its identity lock is free at once. Running tasks go on, and callers that wait for a permit
+        outside of tasks still wait.
 
         Args:
             by: the name of the operator, None: ``user@host``.
@@ -241,24 +236,24 @@ class LimitControl:
             dry_run: only count.
         """
         by, why = signed(by, why, f"Limit {self._bucket}: ")
-        waiting = [each.task for each in self._place.parked_ids(self._bucket) if each.what != "told"]
+        waiting = [each.task for each in self._reader.parked_ids(self._bucket) if each.what != "told"]
         if dry_run:
             return len(waiting)
-        dropped = self._place.drop(self._bucket, waiting, by, why)
+        dropped = self._reader.drop(self._bucket, waiting, by, why)
         logger.info("Limit %s: %d tasks dropped by %s", one_line(str(self._bucket)), dropped, signature(by, why))
         return dropped
 
-    @_tells
+    @_with_fixes
     def status(self, *, last_hour: bool = False) -> LimitStatus:
         """Return the status of the limit or key.
 
         Args:
             last_hour: with the starts of the last hour and their waits; not for a key.
         """
-        rows = self._place.stand([self._bucket.text])
-        return (with_last_hour(self._place, rows) if last_hour else rows)[0]
+        rows = self._reader.stand([self._bucket.text])
+        return (self._reader.with_last_hour(rows) if last_hour else rows)[0]
 
-    @_tells
+    @_with_fixes
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
         """Return the status of its keys that have holders, parked tasks or changes at run time.
 
@@ -275,44 +270,45 @@ class LimitControl:
         _check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
-        found = self._place.keys_of(self.name)
-        names = [each for each in found.names if find.lower() in (Bucket.parse(each).key or "").lower()]
+        found, cut = self._reader.keys_of(self.name)
+        names = [each for each in found if find.lower() in (Bucket.parse(each).key or "").lower()]
         if sort == "name":
             some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
-            return LimitKeys(self._place.stand(some), len(names), found.cut)
+            return LimitKeys(self._reader.stand(some), len(names), cut)
         order = longest_line if sort == "backlog" else _busy
-        rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
-        return LimitKeys(tuple(rows), len(names), found.cut)
+        rows = sorted(self._reader.stand(names[:MOST]), key=order)[skip : skip + most]
+        return LimitKeys(tuple(rows), len(names), cut)
 
-    @_tells
+    @_with_fixes
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
-        return self._place.holders(self._bucket, count("most", most))
+        return self._reader.holders(self._bucket, count("most", most))
 
-    @_tells
+    @_with_fixes
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
-        return self._place.parked(self._bucket, count("most", most))
+        return self._reader.parked(self._bucket, count("most", most))
 
-    @_tells
+    @_with_fixes
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
-        return self._place.audit(self._bucket, count("most", most))
+        return self._reader.audit(self._bucket, count("most", most))
 
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
 
     def _change(
         self,
-        what: Literal["override", "pause", "disable"],
+        name: Literal["set", "pause", "disable"],
         asked: Override | None,
         until: Until,
         by: Any,
         why: Any,
     ) -> None:
+        what = VERBS[name].stored
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         until = moment_of(until)
-        ends_at = until_text(self._bucket, until, self._place.app.timezone)
+        ends_at = until_text(self._bucket, until, self._reader.app.timezone)
         answer = self._call(self._bucket, what, asked.value if asked else "1", ends_at, by, why)
         if answer < 0:
             raise ConfigurationError(
@@ -326,24 +322,21 @@ class LimitControl:
         changed = f"{self._bucket}: {what}{number} by {by}, until {ends}: {why or 'no reason given'}"
         logger.info("Limit %s", one_line(changed))
 
-    def _take_back(
-        self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
-    ) -> bool:
+    def _end(self, name: Ending, by: Any, why: Any, bucket: Bucket | None = None) -> bool:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         bucket = bucket or self._bucket
-        answer = self._call(bucket, what, "", "0", by, why)
+        answer = self._call(bucket, VERBS[name].stored, "", "0", by, why)
         if answer == _MADE_BEFORE:
             return True
         there = answer > 0
-        done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         if there:
-            self._send_signal(bucket, done, None, by, why, None)
+            self._send_signal(bucket, name, None, by, why, None)
         came_of_it = signature(by, why) if there else f"{one_line(by)}, but there was nothing to do"
-        logger.info("Limit %s: %s by %s", one_line(str(bucket)), done, came_of_it)
+        logger.info("Limit %s: %s by %s", one_line(str(bucket)), name, came_of_it)
         return there
 
     def _call(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
-        ask, store = self._place.ask, self._place.store
+        ask, store = self._reader.ask, self._reader.store
         answer = ask(store.control(bucket.text, what, value, until, by, why, self._request))
         after = b""
         while answer >= 0:

@@ -1,21 +1,103 @@
-"""Read the lines to check, each with its first task."""
+"""Read what the checks of a group of limits look at: its limits, its holders, and its lines with their first tasks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_throttle.control.findings import waiting
+from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from celery_throttle.control.reader import Reader
+    from celery_throttle.control.findings import Commands
     from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.holders import Holder
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import First, Oldest
 
-__all__ = ["Line", "Looked", "first_lines"]
+__all__ = ["Line", "Look", "Looked", "first_lines", "partly"]
+
+#: The most lines of each group of limits that are checked, each with a call.
+_MOST_LINES = 50
+
+
+@dataclass
+class Look:
+    """One group of limits; each part is read once, when the first check needs it.
+
+    Attributes:
+        app: the Celery app.
+        reader: the reader of the group.
+        commands: the beginning of commands.
+        patience: how long a task may wait before its wait is an alarm.
+        unchecked: gets a sentence for each part that cannot be read as a whole.
+        partly: the limits of which not all keys were read, once ``statuses`` were read.
+        left_out: whether no more checks are made of this group.
+    """
+
+    app: Any
+    reader: Reader
+    commands: Commands
+    patience: timedelta
+    unchecked: list[str]
+    partly: set[str] = field(default_factory=set)
+    left_out: bool = False
+
+    @cached_property
+    def clock(self) -> tuple[datetime, float]:
+        """The store's time, and the seconds without starts after the store has lost its data."""
+        return self.reader.clock()
+
+    @cached_property
+    def holders(self) -> tuple[Holder, ...]:
+        """The holders of permits."""
+        found = self.reader.holders(None, MOST)
+        if len(found) >= MOST:
+            self.unchecked.append(f"More holders than {MOST}.")
+        return found
+
+    @cached_property
+    def statuses(self) -> tuple[LimitStatus, ...]:
+        """The status of the limits and of their keys."""
+        found = self.reader.status(MOST, ("limits", "overrides", "waiting", "used"))
+        for name, count in partly(found, MOST).items():
+            self.partly.add(name)
+            self.unchecked.append(f"{counted(count, 'key')} of limit {name}; keys with changes come first.")
+        return found
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """The lines, with their first tasks."""
+        lines, left = first_lines(self.reader, self.statuses, _MOST_LINES)
+        if left:
+            self.unchecked.append(
+                f"{left} of {left + len(lines)} lines: that of the longest wait of each limit comes first, then those "
+                "of stopped keys, then of each limit in turn those where most wait."
+            )
+        return lines
+
+    def leave_out(self) -> None:
+        """Make no more checks of this group."""
+        self.left_out = True
+
+    def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
+        """Return the number of parked tasks of a key, or of a limit with all its keys (read or not)."""
+        whole = next((each for each in self.statuses if each.bucket == scope), None)
+        return whole.parked_in_all if whole else sum(each.parked for each in rows)
+
+    def waiting(self, count: int, since: datetime | None) -> str:
+        """Return the number of parked tasks and the wait of the first, in words."""
+        return waiting(count, since, self.clock[0])
+
+    def is_long(self, since: datetime | None) -> bool:
+        """Return whether a wait since this time is longer than the patience."""
+        return since is not None and self.clock[0] - since > self.patience
 
 
 @dataclass(frozen=True)
@@ -90,3 +172,18 @@ def _since(oldest: Oldest) -> datetime:
 
 def _order(status: LimitStatus) -> tuple[int, str, str]:
     return -status.parked, status.name, status.key or ""
+
+
+def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
+    """Return the number of missing keys in use of each limit; limits without missing keys are left out.
+
+    Args:
+        statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
+        most_keys: the most keys of that call. Fewer keys are all keys, even if some came into use during the call.
+    """
+    in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
+    if sum(each.key is not None for each in statuses) < most_keys:
+        return {}
+    seen = Counter(each.name for each in in_use)
+    missing = {each.name: each.keys - seen[each.name] for each in statuses if each.key is None}
+    return {name: count for name, count in missing.items() if count > 0}

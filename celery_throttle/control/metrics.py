@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT, counted
-from celery_throttle.control.diagnosis import readers
 from celery_throttle.control.exposition import Metric, Sample
-from celery_throttle.control.reader import MOST, partly
+from celery_throttle.control.leases import OVERDUE, misses_renewals
+from celery_throttle.control.lines import partly
+from celery_throttle.control.reader import MOST, readers
 from celery_throttle.control.runnable import queue_work, work_of
-from celery_throttle.control.silent import OVERDUE, misses_renewals
+from celery_throttle.core.history import TOTALS, WAITS
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.history import Period
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
+    from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Oldest
 
 __all__ = ["described", "measured", "scraped"]
@@ -73,7 +73,26 @@ _OF_QUEUES = {
 }
 #: Of the store.
 _OF_ALL = {"up": "1 if the store answers, else 0 (then collectors export no other metric)."}
-_CHANGES = ("paused", "disabled", "held_back")
+#: By limit, with all its keys, from its history. A counter restarts at 0 after two days without use of its limit,
+#: after a loss of the store's data, and after some billions.
+_COUNTERS = {
+    "started_total": "Runs that started.",
+    "ended_total": "Runs that ended.",
+    "failed_total": "Runs that failed.",
+    "run_seconds_total": "How long they ran.",
+    "parked_total": "Tasks that were parked.",
+    "sent_back_total": "Runs that raised RateLimited.",
+    "refused_total": "Tasks that were not parked, because max_parked tasks were parked already.",
+    "duplicates_total": "Tasks that did not run, because another call of them had the identity lock.",
+    "reclaimed_total": "Permits of lost workers that were reclaimed.",
+}
+_ERRORS = {
+    "store_errors_total": "How often workers lost the store, or it refused a call. Reported once they reach it.",
+}
+_WAIT = {"wait_seconds": "How long runs waited in line before they started; 0: not at all."}
+#: Each second bound of WAITS: a bound is four times the one before, from 20 ms to 1.5 h.
+_BOUNDS = range(0, len(WAITS), 2)
+_CHANGES = {"paused": "paused", "disabled": "disabled", "held-back": "held_back", "override": "overridden"}
 
 
 def _warn(message: str) -> None:
@@ -130,7 +149,7 @@ def described() -> tuple[Metric, ...]:
 
 def _without_samples() -> dict[str, Metric]:
     gauges = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
-    kinds = {"gauge": gauges, "counter": COUNTERS | ERRORS, "histogram": WAIT}
+    kinds = {"gauge": gauges, "counter": _COUNTERS | _ERRORS, "histogram": _WAIT}
     rows = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
     return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in rows}
 
@@ -159,7 +178,7 @@ def _of_group(
     limits: dict[str, list[LimitStatus]] = {}
     for each in statuses:
         limits.setdefault(each.name, []).append(each)
-    yield from counted(reader, list(limits))
+    yield from _counted(reader, list(limits))
     oldest = reader.oldest(list(limits))
     for limit, rows in limits.items():
         for name, value in _of_limit(rows, oldest.get(limit), now):
@@ -185,12 +204,30 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "oldest_wait_seconds", max(0.0, (now - since).total_seconds())
     yield "next_start_seconds", max(each.next_start_in for each in rows)
     yield "full", sum(each.full for each in rows)
-    for name in _CHANGES:
-        yield name, len({_scope(each, name) for each in rows} - {None})
-    yield "overridden", len({each.scope(override) for each in rows for override in each.overrides})
+    scopes = {(kind, each.scope(change)) for each in rows for kind, change in each.changes}
+    for kind, name in _CHANGES.items():
+        yield name, sum(each == kind for each, _ in scopes)
 
 
-def _scope(status: LimitStatus, attribute: str) -> Bucket | None:
-    """Return the scope of the pause, the disabling or the hold of a limit or key; None if there is none."""
-    override: RuntimeOverride | None = getattr(status, attribute)
-    return status.scope(override) if override else None
+def _counted(reader: Reader, limits: list[str]) -> Iterator[tuple[str, Sample]]:
+    """Yield the samples of limits, each with the name of its metric."""
+    for history in reader.histories(limits, TOTALS):
+        labels = {"group": reader.group, "limit": history.limit}
+        total = history.total
+        for name in _COUNTERS:
+            yield name, Sample(labels, _count(total, name))
+        for sample in _waits(total, labels):
+            yield "wait_seconds", sample
+
+
+def _count(total: Period, name: str) -> float:
+    what = name.removesuffix("_total")
+    return float(total.run_time if what == "run_seconds" else getattr(total, what))
+
+
+def _waits(total: Period, labels: dict[str, str]) -> Iterator[Sample]:
+    reached = {f"{WAITS[number]:g}": total.at_once + sum(total.waited[: number + 1]) for number in _BOUNDS}
+    for bound, count in {"0": total.at_once, **reached, "+Inf": total.started}.items():
+        yield Sample({"group": labels["group"], "le": bound, "limit": labels["limit"]}, count, "_bucket")
+    yield Sample(labels, total.started, "_count")
+    yield Sample(labels, total.wait_time, "_sum")

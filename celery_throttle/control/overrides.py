@@ -1,9 +1,10 @@
-"""Check the numbers of an override: another number of permits, another rate, or both."""
+"""Check the values of a change: another number of permits, another rate, and the time when the change ends."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.limits import MOST_PERMITS, Limit
@@ -13,10 +14,19 @@ from celery_throttle.store.limit_status import RateStatus, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import tzinfo
 
     from celery_throttle.core.buckets import Bucket
 
-__all__ = ["Override", "read_override"]
+__all__ = ["LONGEST", "Override", "Until", "moment_of", "read_override", "until_text"]
+
+Until = datetime | timedelta | float | None
+
+#: A century, in seconds.
+LONGEST = 3.2e9
+_LATEST_YEAR = 2200
+#: Numbers from this one on are Unix times; as seconds from now they would be 31 years.
+_UNIX_TIME = 1e9
 
 
 @dataclass(frozen=True)
@@ -115,3 +125,30 @@ def _instead(method: str, permits: object) -> str:
 
 def _both(method: str) -> str:
     return f"write {method}(5), or {method}(rate='50/m')"
+
+
+def moment_of(until: Any) -> Any:
+    """Return a Unix time, such as ``time.time() + 60``, as a datetime, and other values unchanged."""
+    is_time = isinstance(until, int | float) and not isinstance(until, bool) and _UNIX_TIME <= until < LONGEST
+    return datetime.fromtimestamp(until, timezone.utc) if is_time else until
+
+
+def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
+    """Return a time for control.lua: ``0`` (no end), ``+ms`` from now, or ms.
+
+    Raises:
+        ConfigurationError: the value is no such time, or out of range.
+    """
+    if until is None:
+        return "0"
+    if isinstance(until, datetime):
+        aware = until if until.tzinfo else until.replace(tzinfo=zone)
+        if aware.year <= _LATEST_YEAR:
+            return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
+    seconds = until.total_seconds() if isinstance(until, timedelta) else until
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
+        raise ConfigurationError(
+            f"Limit {bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
+            f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
+        )
+    return f"+{max(round(seconds * 1000), 1)}"

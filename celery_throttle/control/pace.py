@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.limit_history import histories_of
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.wording import span
 
@@ -75,7 +74,7 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
 
 def pace_in(reader: Reader, status: LimitStatus, cost: int = 1) -> Pace:
     """Return the pace of the line of a limit or key, if each of its tasks takes ``cost`` permits."""
-    return pace_of(status, histories_of(reader, [status.name], MINUTES)[0], cost)
+    return pace_of(status, reader.histories([status.name], MINUTES)[0], cost)
 
 
 def estimated(explanation: Explanation, pace: Pace) -> Explanation:

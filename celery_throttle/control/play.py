@@ -12,7 +12,8 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.wording import listed, seconds
+from celery_throttle.core.wording import listed
+from celery_throttle.store.standing import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,24 +103,16 @@ class Play:
         return None
 
     def _refusal(self, status: LimitStatus, cost: int, waiter: Waiter) -> str | None:
-        limit = f"limit {status.bucket}"
-        if status.stopped:
-            return f"{limit} is {'paused' if status.paused else 'held back'}"
-        if status.disabled:
-            return None
-        if not status.has_room(cost):
-            return f"{limit} is full, {status.held} of {status.in_force} permits are held then"
-        if status.bars(waiter.task, waiter.ticket):
-            return f"task {status.barred_by} goes first on {limit}"
-        place = waiter.place(status.bucket)
-        if self._firsts.get(status.bucket, place) < place:
+        limit, place = f"limit {status.bucket}", waiter.place(status.bucket)
+        refusal = next(refusals(status, cost, waiter.task, waiter.ticket), None)
+        if refusal and refusal.kind != "rate":
+            return refusal.clause
+        if not status.disabled and self._firsts.get(status.bucket, place) < place:
             return f"others come first in the line of {limit}"
-        return self._too_fast(status, limit)
-
-    def _too_fast(self, status: LimitStatus, limit: str) -> str | None:
-        rates = listed([each.rate for each in status.rates_in_force])
-        if status.next_start_in > 0:
-            return f"the rate of {limit} ({rates}) allows the next start in {seconds(status.next_start_in)}"
-        if rates and self._started[status.bucket] >= min(each.burst for each in status.rates_in_force):
+        if refusal:
+            return refusal.clause
+        bursts = [each.burst for each in status.rates_in_force]
+        if bursts and self._started[status.bucket] >= min(bursts):
+            rates = listed([each.rate for each in status.rates_in_force])
             return f"the rate of {limit} ({rates}) allows no more at once"
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, takewhile
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
 from celery_throttle.store.audit import read_changes
+from celery_throttle.store.history import histories, last_hours
 from celery_throttle.store.holders import read_holders
 from celery_throttle.store.identity_locks import read_locks
 from celery_throttle.store.limit_status import read_names, read_statuses
@@ -29,7 +30,7 @@ from celery_throttle.store.parked_tasks import (
 )
 from celery_throttle.store.reading import read
 from celery_throttle.store.task_view import read_task_view
-from celery_throttle.store.unreadable import read_set_aside
+from celery_throttle.store.unreadable import read_set_aside, read_wrong
 from celery_throttle.store.workers import read_declared, read_lost_runs, read_services
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from celery_throttle.core.history import Ring
     from celery_throttle.store.audit import Change
+    from celery_throttle.store.history import History, LastHour
     from celery_throttle.store.holders import Holder
     from celery_throttle.store.identity_locks import LockStatus
     from celery_throttle.store.limit_status import LimitStatus
@@ -45,10 +48,10 @@ if TYPE_CHECKING:
     from celery_throttle.store.parked_tasks import First, Oldest, Parked, ParkedId, ParkedInQueue, Waiter
     from celery_throttle.store.scripts import Call
     from celery_throttle.store.task_view import TaskView
-    from celery_throttle.store.unreadable import SetAside
+    from celery_throttle.store.unreadable import SetAside, Wrong
     from celery_throttle.store.workers import Declared, LostRun, Service
 
-__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "portions", "readers"]
+__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Reader", "Reclaimed", "readers"]
 
 T = TypeVar("T")
 
@@ -62,6 +65,11 @@ _NAMES = 20_000
 MOST_LANES = 20_000
 #: The beginning of the lanes of tasks that wait for an outcome (locks.lua); no other lane sorts between these.
 _FOLLOWERS = "[follow:"
+#: The keys to repair, in this order: indexes after their sources, the found defects (``aside``) last.
+_MENDED = (
+    *("limits", "overrides", "workers", "records", "locks", "rates", "turns", "lanes"),
+    *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
+)
 #: The most keys, holders, parked tasks or records of one report.
 MOST = 1000
 
@@ -77,14 +85,6 @@ class Reclaimed:
 
     task_id: str
     needs: tuple[Need, ...]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The keys of a limit: their texts in the store, and whether there may be more."""
-
-    names: tuple[str, ...]
-    cut: bool
 
 
 class Reader:
@@ -187,8 +187,8 @@ class Reader:
         found = {Bucket.parse(name) for page in self._pages("overrides") for name in page}
         return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
 
-    def keys_of(self, limit: str) -> Keys:
-        """Return the keys of a limit with runtime overrides, parked tasks or holders, in this order."""
+    def keys_of(self, limit: str) -> tuple[list[str], bool]:
+        """Return the texts of a limit's keys in use, the overridden ones first, and whether there may be more."""
         found: dict[str, None] = {}
         looked_at = 0
         for source in ("overrides", "waiting", "used"):
@@ -197,8 +197,8 @@ class Reader:
                 parsed = ((name, Bucket.parse(name)) for name in page)
                 found.update((name, None) for name, each in parsed if each.name == limit and each.key is not None)
                 if looked_at >= _NAMES:
-                    return Keys(tuple(found), cut=True)
-        return Keys(tuple(found), cut=False)
+                    return list(found), True
+        return list(found), False
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
         return self.paged(read_names, partial(self.store.limits, source))
@@ -228,7 +228,7 @@ class Reader:
 
     def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
         """Return the status of these buckets; with ``rates``, their next start by these rates."""
-        pages = (self.read(read_statuses, self.store.status(some, rates)) for some in portions(buckets))
+        pages = (self.read(read_statuses, self.store.status(some, rates)) for some in _portions(buckets))
         return tuple(chain.from_iterable(pages))
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
@@ -248,13 +248,13 @@ class Reader:
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return the first task in each of these lines; None for an empty line."""
-        names = portions([each.text for each in buckets])
+        names = _portions([each.text for each in buckets])
         return [each for some in names for each in self.read(read_firsts, self.store.firsts(some))]
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
         """Return the parked task of each limit with the longest wait; limits with empty lines are left out."""
         found: dict[str, Oldest] = {}
-        for some in portions(limits):
+        for some in _portions(limits):
             rows = self.read(read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
@@ -302,7 +302,7 @@ class Reader:
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
-                    found[name] = found[name].and_also(each) if name in found else each
+                    found[name] = each.and_also(found.get(name))
             if following[1:] <= after[1:]:
                 return found, False
             after = following
@@ -311,7 +311,7 @@ class Reader:
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
         """Drop parked tasks; return the number of tasks that were still parked and would have run."""
         change, dropped = b"", 0
-        for some in portions(tasks):
+        for some in _portions(tasks):
             text = bucket.text if bucket else ""
             change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
             dropped += count
@@ -334,30 +334,38 @@ class Reader:
         changes = self.read(read_changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
+    def histories(self, limits: Sequence[str], ring: Ring) -> list[History]:
+        """Return the history of each limit."""
+        asked = ((some, self.store.history(some, ring)) for some in _portions(limits))
+        pages = (self.read(partial(histories, limits=some, ring=ring), call) for some, call in asked)
+        return list(chain.from_iterable(pages))
+
+    def last_hours(self, limits: Sequence[str]) -> dict[str, LastHour]:
+        """Return the starts of the last hour by limit, in short; limits without a start are left out."""
+        found: dict[str, LastHour] = {}
+        for some in _portions(limits):
+            found |= self.read(partial(last_hours, limits=some), self.store.history(some, MINUTES))
+        return found
+
+    def with_last_hour(self, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
+        """Return rows of limits and keys, with the starts of the last hour in the rows of limits."""
+        found = self.last_hours([row.name for row in rows if row.key is None])
+        return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]
+
+    def mend(self, *, dry_run: bool) -> list[Wrong]:
+        """Drop or set aside unreadable fields, and correct those that contradict the records; return these fields."""
+        calls = (partial(self.store.mend, key, mends=not dry_run) for key in _MENDED)
+        return list(dict.fromkeys(each for call in calls for page in self.paged(read_wrong, call) for each in page))
+
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
         for each in self._client.reap(patient=True):
             yield Reclaimed(each.task, needs_from(each.needs))
 
 
-def portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield the items in portions for one call each."""
     return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
-
-
-def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
-    """Return the number of missing keys in use of each limit; limits without missing keys are left out.
-
-    Args:
-        statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
-        most_keys: the most keys of that call. Fewer keys are all keys, even if some came into use during the call.
-    """
-    in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
-    if sum(each.key is not None for each in statuses) < most_keys:
-        return {}
-    seen = Counter(each.name for each in in_use)
-    missing = {each.name: each.keys - seen[each.name] for each in statuses if each.key is None}
-    return {name: count for name, count in missing.items() if count > 0}
 
 
 def readers(app: Any) -> Iterator[Reader]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.limit_control import NOTHING_TO_DO
-from celery_throttle.control.panel import STEERS, WORDS
+from celery_throttle.control.overrides import LONGEST
+from celery_throttle.control.panel import STEERS, WORDS, signature
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
-from celery_throttle.control.until import LONGEST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.errors import ConfigurationError, ThrottleError
@@ -43,17 +42,17 @@ def _carried_out(app: Any, command: str, options: dict[str, Any]) -> str:
     throttle = ThrottleControl(app)
     name, key = as_shown(throttle, options.pop("limit"), options.pop("key", None))
     limit = throttle.limit(name, key=key).once(options.pop("request", ""))
-    method = STEERS[command].method
-    if STEERS[command].lasts:
+    verb = STEERS[command]
+    if verb.lasts:
         options["until"] = _seconds(options.pop("for", None))
-    changed = getattr(limit, method)(**options)
-    nothing = NOTHING_TO_DO[method].format(Bucket(limit.name, limit.key)) if changed is False else ""
+    changed = getattr(limit, verb.method)(**options)
+    nothing = verb.nothing.format(Bucket(limit.name, limit.key)) if changed is False else ""
     return f"{nothing} {limit.status()}".lstrip()
 
 
 def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
     """Return the sent arguments by name."""
-    steers, given = STEERS[command], dict(arguments)
+    verb, given = STEERS[command], dict(arguments)
     words = [str(given.pop(word)) for word in WORDS if word in given]
     number = given.get("permits")
     if isinstance(number, str) and not number.isdecimal() and ("=" in number or "/" not in number):
@@ -62,11 +61,11 @@ def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, A
     # The command line adds the operator to the limit; other senders may not.
     options = {"by": by} | (limit if isinstance(limit, dict) else {"limit": limit}) | given
     wanted = {"limit"}
-    known = wanted | _OPTIONS | ({"for"} if steers.lasts else set()) | (_NUMBERS if steers.permits else set())
+    known = wanted | _OPTIONS | ({"for"} if verb.lasts else set()) | (_NUMBERS if verb.permits else set())
     options |= _read_words(words, known - wanted)
     texts = [options.get(name) for name in ("limit", "request") if name in options]
     if not wanted <= options.keys() <= known or not all(isinstance(text, str) for text in texts):
-        raise ConfigurationError(f"{command} wants {steers.signature}, got {_shown(arguments)}")
+        raise ConfigurationError(f"{command} wants {signature(verb)}, got {_shown(arguments)}")
     for name in ("permits", "burst"):
         if isinstance(number := options.get(name), str) and number.isdecimal():
             options[name] = int(number)

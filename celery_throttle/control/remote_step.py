@@ -11,7 +11,7 @@ from celery import bootsteps
 
 from celery_throttle.control import panel
 from celery_throttle.control.remote import carry_out
-from celery_throttle.control.versions import versions
+from celery_throttle.version import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

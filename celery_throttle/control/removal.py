@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.diagnosis import readers
+from celery_throttle.control.reader import readers
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse

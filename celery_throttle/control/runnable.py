@@ -10,14 +10,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_throttle.control.diagnosis import readers
-from celery_throttle.control.known_queues import configured, no_such_queue, parked_in
+from celery_throttle.control.lines import partly
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import Depth, consumed, depths, named
-from celery_throttle.control.reader import MOST, partly
+from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue, parked_in
+from celery_throttle.control.reader import MOST, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.standing import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -219,4 +219,4 @@ def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
 
 def _is_open(status: LimitStatus) -> bool:
     """Return whether the first task in its line could start; a disabled limit has no rate and always has room."""
-    return not status.stopped and status.has_room(1) and status.next_start_in <= 0
+    return all(each.kind == "barred" for each in refusals(status))

@@ -8,16 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import signed
-from celery_throttle.control.known_limits import KnownLimits
+from celery_throttle.control.known_limits import KnownLimits, changes_of, holders_of, parked_of, queue_names, task_id_of
 from celery_throttle.control.limit_control import MOST, LimitControl, count
-from celery_throttle.control.limit_history import with_last_hour
-from celery_throttle.control.names import queue_names, task_id_of
+from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.reader import Reader
-from celery_throttle.control.repair import mend
-from celery_throttle.control.several import changes_of, holders_of, parked_of
-from celery_throttle.control.until import LONGEST
 from celery_throttle.core.wording import one_line, signature
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import checked_app
 
@@ -73,12 +69,12 @@ class ThrottleControl:
         The returned values may already have changed. ``disable()`` lifts a limit that another system may rely on.
     """
 
-    @tells()
+    @with_fixes()
     def __init__(self, app: Any) -> None:
         self._app = checked_app("ThrottleControl", app)
         self._known = KnownLimits(self._app)
 
-    @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
+    @with_fixes(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
         """Return the control of a limit, or of one key of it.
 
@@ -92,7 +88,7 @@ class ThrottleControl:
         """
         return self._known.limit(limit, key)
 
-    @tells(name="write throttle.limits(task)", limit="write throttle.limits(task)")
+    @with_fixes(name="write throttle.limits(task)", limit="write throttle.limits(task)")
     def limits(self, task: str | Limit | Task[..., Any], *, key: object = None) -> tuple[LimitControl, ...]:
         """Return the controls of all limits of a task; for a limit, its own control alone.
 
@@ -105,7 +101,7 @@ class ThrottleControl:
         """
         return self._known.limits(task, key)
 
-    @tells()
+    @with_fixes()
     def status(self, *, most: int = MOST, last_hour: bool = False) -> tuple[LimitStatus, ...]:
         """Return the status of all limits of the store, by name, also of limits that other apps declare.
 
@@ -115,12 +111,12 @@ class ThrottleControl:
             most: the most rows, limits before keys.
             last_hour: with the starts of the last hour of each limit, and their waits.
         """
-        read = [(place, place.status(count("most", most), most=most)) for place in self._known.readers()]
-        found = [each for place, rows in read for each in (with_last_hour(place, rows) if last_hour else rows)]
+        read = [(reader, reader.status(count("most", most), most=most)) for reader in self._known.readers()]
+        found = [each for reader, rows in read for each in (reader.with_last_hour(rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))
 
-    @tells(key="write throttle.limit('tenant', key='acme').holders()")
+    @with_fixes(key="write throttle.limit('tenant', key='acme').holders()")
     def holders(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of permits (of this limit) or of an identity lock; the first lease to end first.
 
@@ -130,9 +126,9 @@ class ThrottleControl:
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
-        return tuple(self._each(lambda place: place.holders(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.holders(None, count("most", most))))[:most]
 
-    @tells(key="write throttle.limit('tenant', key='acme').parked()")
+    @with_fixes(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks (of this limit, with all its keys), line by line, the oldest first.
 
@@ -142,9 +138,9 @@ class ThrottleControl:
         """
         if limit is not None:
             return parked_of(self.limits(limit), most)
-        return tuple(self._each(lambda place: place.parked(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.parked(None, count("most", most))))[:most]
 
-    @tells()
+    @with_fixes()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
         """Return the changes at run time (of this limit, with all its keys), newest first.
 
@@ -156,10 +152,10 @@ class ThrottleControl:
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
-        found = list(self._each(lambda place: place.audit(None, count("most", most))))
+        found = list(self._each(lambda reader: reader.audit(None, count("most", most))))
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
-    @tells()
+    @with_fixes()
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return the state of a task, and the reason why it waits.
 
@@ -175,7 +171,7 @@ class ThrottleControl:
 
         return explain(self._known.readers(), task_id_of("explain", task_id))
 
-    @tells()
+    @with_fixes()
     def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:
         """Return one verdict: the problems, their reasons and the next steps; the same for the same state.
 
@@ -194,7 +190,7 @@ class ThrottleControl:
 
         return report(self._app, Commands(command), timedelta(seconds=seconds))
 
-    @tells()
+    @with_fixes()
     def metrics(self, *, queues: Iterable[str] = ()) -> str:
         """Return the metrics of the limits as text, in the formats of Prometheus and OpenMetrics at once.
 
@@ -227,7 +223,7 @@ class ThrottleControl:
 
         return runnable(self._app, queue_names("runnable", queues))
 
-    @tells("write throttle.drop({value}) for another task")
+    @with_fixes("write throttle.drop({value}) for another task")
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
         """Drop a parked task, so that it does not run; False if it is not parked. See also ``limit(...).drop()``.
 
@@ -243,12 +239,12 @@ class ThrottleControl:
             ConfigurationError: the value is neither.
         """
         task, (by, why) = task_id_of("drop", task_id), signed(by, why)
-        dropped = any(place.drop(None, [task], by, why) for place in self._known.readers())
+        dropped = any(reader.drop(None, [task], by, why) for reader in self._known.readers())
         done = "dropped" if dropped else "not dropped, since it is not parked,"
         logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
         return dropped
 
-    @tells(_OF_ALL, **dict.fromkeys(("limit", "queue", "queues", "key", "task", "task_id"), _OF_ALL))
+    @with_fixes(_OF_ALL, **dict.fromkeys(("limit", "queue", "queues", "key", "task", "task_id"), _OF_ALL))
     def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
         """Publish all parked tasks again, oldest first, each to the queue that the task came from.
 
@@ -272,7 +268,7 @@ class ThrottleControl:
 
         return drain(self._app, self._known.readers(), *signed(by, why), dry_run=dry_run)
 
-    @tells("it is of all limits: throttle.remove_data(dry_run=True) counts")
+    @with_fixes("it is of all limits: throttle.remove_data(dry_run=True) counts")
     def remove_data(
         self, *, by: str | None = None, why: str = "", dry_run: bool = False, force: bool = False
     ) -> StoredData:
@@ -303,17 +299,17 @@ class ThrottleControl:
         logger.warning("%d keys of prefix %r deleted by %s", data.keys, data.prefix, signature(by, why))
         return data
 
-    @tells()
+    @with_fixes()
     def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:
         """Return the identity locks that are held, the oldest first.
 
         Args:
             most: the most rows; if there are more locks, a random part of them is returned.
         """
-        found = list(self._each(lambda place: place.locks(count("most", most))))
+        found = list(self._each(lambda reader: reader.locks(count("most", most))))
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
-    @tells()
+    @with_fixes()
     def unlock(self, identity: str, *, task_name: str = "", by: str | None = None, why: str = "") -> bool:
         """Take an identity lock away from its task; False if the lock is free. For a call: ``task.unlock(...)``.
 
@@ -326,7 +322,7 @@ class ThrottleControl:
             why: the reason, for later readers.
         """
         by, why = signed(by, why)
-        return any(place.unlock(identity, task_name, by, why) for place in self._known.readers())
+        return any(reader.unlock(identity, task_name, by, why) for reader in self._known.readers())
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks with unreadable records in the store: corrupt, foreign, or of another release.
@@ -336,7 +332,7 @@ class ThrottleControl:
         Args:
             most: the most rows, up to 1000.
         """
-        found = self._each(lambda place: place.set_aside(count("most", most)))
+        found = self._each(lambda reader: reader.set_aside(count("most", most)))
         return tuple(found)[:most]
 
     def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:
@@ -351,7 +347,7 @@ class ThrottleControl:
         Returns:
             The defects.
         """
-        return tuple(self._each(lambda place: mend(place, dry_run=dry_run)))
+        return tuple(self._each(lambda reader: reader.mend(dry_run=dry_run)))
 
     def reap(self) -> tuple[Reclaimed, ...]:
         """Clear the holders whose leases have ended, as beat and workers do, and wake the tasks that can start then.

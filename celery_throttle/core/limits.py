@@ -13,7 +13,7 @@ from celery_throttle.core.checks import MOST, group_name, plain, text, whole
 from celery_throttle.core.declaration import Declaration, described
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described"]
@@ -39,7 +39,7 @@ _MOST_WEIGHT = 1000
 MOST_STEP = 100_000
 
 
-@constructor_tells(**_ELSEWHERE)
+@constructor_with_fixes(**_ELSEWHERE)
 @dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["constructor_tells", "tells"]
+__all__ = ["constructor_with_fixes", "with_fixes"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -20,7 +20,7 @@ C = TypeVar("C", bound=type)
 _BY_NAME_ALONE = frozenset({"by", "why"})
 
 
-def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
+def with_fixes(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
     """Make a call of a method with wrong arguments raise a `ConfigurationError` that has the fix.
 
     Args:
@@ -45,11 +45,11 @@ def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
     return decorate
 
 
-def constructor_tells(**instead: str) -> Callable[[C], C]:
-    """As `tells`, for the constructor of a class."""
+def constructor_with_fixes(**instead: str) -> Callable[[C], C]:
+    """As `with_fixes`, for the constructor of a class."""
 
     def decorate(cls: C) -> C:
-        cls.__init__ = tells(**instead)(cls.__init__)  # type: ignore[misc]
+        cls.__init__ = with_fixes(**instead)(cls.__init__)  # type: ignore[misc]
         return cls
 
     return decorate

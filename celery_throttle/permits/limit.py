@@ -15,7 +15,7 @@ from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import MOST_COST, Needs, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.misused import NotAPermit, OnlyAsync
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncAcquire", "Limit"]
 
-_acquire_tells = tells(blocking="write timeout=0 not to wait", max_wait="write timeout=30", lease="set throttle_lease")
+_with_fixes_of_acquire = with_fixes(
+    blocking="write timeout=0 not to wait", max_wait="write timeout=30", lease="set throttle_lease"
+)
 
 
 class AsyncAcquire(OnlyAsync):
@@ -81,7 +83,7 @@ class AsyncAcquire(OnlyAsync):
 class Limit(NotAPermit, LimitValue):
     __doc__ = LimitValue.__doc__
 
-    @_acquire_tells
+    @_with_fixes_of_acquire
     def acquire(self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None) -> Permit:
         """Take a permit outside of a task, in turn with the tasks that wait::
 
@@ -107,7 +109,7 @@ class Limit(NotAPermit, LimitValue):
         timeout, outside = self._seconds("timeout", timeout), self._outside(app)
         return run(acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout, awaits=False))
 
-    @_acquire_tells
+    @_with_fixes_of_acquire
     def acquire_async(
         self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None
     ) -> AsyncAcquire:
@@ -115,7 +117,7 @@ class Limit(NotAPermit, LimitValue):
         timeout, needs, outside = self._seconds("timeout", timeout), self._needs(key, cost), self._outside(app)
         return AsyncAcquire(lambda: acquire(outside, needs, (self.name, self.declared), timeout, awaits=True))
 
-    @tells(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
+    @with_fixes(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
     def reserve(
         self, *, key: object = None, cost: int = 1, max_wait: float | None = None, app: Any = None
     ) -> ReservedStart:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.checks import text, whole
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.primitives.checks import checked_client, named_key, space
 from celery_throttle.primitives.driving import ask, blocking
 from celery_throttle.store.scripts import Call, Script
@@ -77,7 +77,7 @@ class _Counter:
         return f"<{type(self).__name__} {self._calls.value!r}>"
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class AsyncCounter(_Counter):
     """As `Counter`, on an asyncio client.
 
@@ -111,7 +111,7 @@ class AsyncCounter(_Counter):
         return _value(await ask(self._client, self._calls.get_and_reset(call_id)))
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class Counter(_Counter):
     """A whole number that many processes share; each method is one script, so no change is ever retried::
 

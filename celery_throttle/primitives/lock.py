@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.driving import ask, blocking, blocking_block, settled
@@ -116,7 +116,7 @@ class _Locks:
             logger.warning("celery_throttle: cannot release %s: %s", shown(attempt.identity), error)
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class AsyncIdentityLock(_Locks):
     """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
 
@@ -207,7 +207,7 @@ class AsyncIdentityLock(_Locks):
         return bool(await ask(self._client, self._calls.forget(identity, fencing_token)))
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class IdentityLock(_Locks):
     """Locks by identity: one holder for each, with a lease that ends by itself and a fencing token.
 

@@ -13,7 +13,7 @@ from celery_throttle.core.checks import TEN_YEARS, seconds, text, whole
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as shown
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import ask, blocking
@@ -194,7 +194,7 @@ class _Limiter:
         return f"<{type(self).__name__} {self._calls}>"
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class AsyncRateLimiter(_Limiter):
     """As `RateLimiter`, on an asyncio client.
 
@@ -239,7 +239,7 @@ class AsyncRateLimiter(_Limiter):
         return bool(await ask(self._client, self._calls.cancel(call_id)))
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class RateLimiter(_Limiter):
     """A limit on starts per second, minute, hour or day, over all processes::
 

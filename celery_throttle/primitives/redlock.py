@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery_throttle.core.checks import seconds
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.checks import LEAST, patience, shown
 from celery_throttle.primitives.driving import blocking, blocking_block, settled
@@ -197,7 +197,7 @@ class _Redlock:
         self.quorum.give_back_later(release, attempt.lease)
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class AsyncRedlock(_Redlock):
     """As `Redlock`, on asyncio clients; both may be used on the same servers.
 
@@ -284,7 +284,7 @@ class AsyncRedlock(_Redlock):
             yield held
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class Redlock(_Redlock):
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.primitives.checks import checked_client, patience, shown
 from celery_throttle.primitives.driving import ask, blocking, blocking_block, settled
 from celery_throttle.primitives.lease import (
@@ -125,7 +125,7 @@ class _Semaphore:
             logger.warning("celery_throttle: cannot leave the line of %s: %s", shown(self._calls.name), error)
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class AsyncFairSemaphore(_Semaphore):
     """As `FairSemaphore`, on an asyncio client; both may be used on one name, and share one line.
 
@@ -226,7 +226,7 @@ class AsyncFairSemaphore(_Semaphore):
         return (await self._look()).waiting
 
 
-@constructor_tells()
+@constructor_with_fixes()
 class FairSemaphore(_Semaphore):
     """A number of permits for all programs, first come first served; the permits of a dead program are freed.
 

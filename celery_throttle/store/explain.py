@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Literal
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, listed, one_line, signature, times
-from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.standing import refusals_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.store.audit import Change
-    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
+    from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.task_view import TaskView
 
-__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "in_words"]
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained"]
 
 TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
@@ -200,47 +200,20 @@ def _locked(view: TaskView) -> Iterator[str]:
 def _parked(task_id: str, view: TaskView) -> Iterator[str]:
     if view.settling:
         yield f"The store lost its data: nothing starts for another {view.settling:.1f} s, until holders are back."
-    costs = {need.bucket: need.permits for need in view.needs}
-    stopped = False
-    for limit in view.limits:
-        reasons = list(_limit_reasons(task_id, view, limit, costs.get(limit.bucket, 1)))
-        stopped = stopped or bool(reasons)
-        yield from reasons
+    refused = [each.sentence for each in refusals_of(task_id, view)]
+    yield from refused
     if len(view.needs) > 1:
         yield f"It needs {listed([str(need) for need in view.needs])} at once, and waits in {_shown(view)}."
     yield from _line(view)
     if view.service:
         yield f"It belongs to a service with another broker, {view.service}: only workers of that broker can start it."
-    if not stopped and not view.settling:
+    if not refused and not view.settling:
         before = next((each for each in view.ahead if each.count and not each.passed_over), None)
         yield _needs_slot("It", view.queue) if before is None else _needs_slot("The first of them", before.queue)
     if view.deliveries:
         yield f"It was started {times(view.deliveries)} before, by a worker that was lost or gave it back."
     if view.expires:
         yield f"It expires at {at(view.expires)} unless it has started by then."
-
-
-def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) -> Iterator[str]:
-    if limit.paused:
-        yield f"Limit {limit.paused.limit} is paused {in_words(limit.paused)}."
-    if limit.held_back:
-        yield f"Limit {limit.held_back.limit} is held back {in_words(limit.held_back)}."
-    if not limit.has_room(cost):
-        number = (
-            f": {limit.override.permits} instead of {_number(limit)} {in_words(limit.override)}"
-            if limit.override
-            else ""
-        )
-        wanted = f", and it needs {cost}" if cost > 1 else ""
-        yield f"Limit {limit.bucket} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
-    if limit.next_start_in > 0 and not limit.stopped:
-        rates = listed([rate.rate for rate in limit.rates_in_force])
-        if limit.rate_override:
-            rates += f", instead of {rates_text(limit.rates) or 'none'} {in_words(limit.rate_override)}"
-        yield f"The rate of limit {limit.bucket} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
-    if limit.bars(task_id, view.ticket):
-        task = f"Task {limit.barred_by}, which needs several limits and waited for long,"
-        yield f"{task} goes first on limit {limit.bucket}."
 
 
 def _line(view: TaskView) -> Iterator[str]:
@@ -267,15 +240,3 @@ def _shown(view: TaskView) -> str:
     if not view.line:
         return "the line of the tasks that only wait for a slot"
     return f"the line of {Bucket.parse(view.line)}"
-
-
-def _number(limit: LimitStatus) -> str:
-    return "any number" if limit.permits is None else str(limit.permits)
-
-
-def in_words(override: RuntimeOverride) -> str:
-    """Return the details of a runtime override: ``since ... until ... by ana, because: their incident``."""
-    until = f" until {at(override.until)}" if override.until else ""
-    why = f", because: {one_line(override.why)}" if override.why else ""
-    by = f" by {one_line(override.by)}" if override.by else ""
-    return f"since {at(override.since)}{until}{by}{why}"

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate
-from celery_throttle.core.wording import counted, end_of, listed, one_line, seconds
+from celery_throttle.core.wording import counted, end_of, listed, one_line, span
 from celery_throttle.store.reading import text, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.store.last_hour import LastHour
+    from celery_throttle.store.history import LastHour
 
 __all__ = [
     "LimitStatus",
     "RateStatus",
     "RuntimeOverride",
+    "State",
     "rates_text",
     "read_names",
     "read_rates",
@@ -71,11 +72,23 @@ class RuntimeOverride:
     rates: tuple[RateStatus, ...] = ()
 
     def __str__(self) -> str:
-        by = f"by {one_line(self.by)}" if self.by else ""
         number = "" if self.permits is None else str(self.permits)
-        why = f"({one_line(self.why)})" if self.why else ""
+        return " ".join(filter(None, [number, rates_text(self.rates), self.signature]))
+
+    @property
+    def signature(self) -> str:
+        """Its operator, end and reason: ``by ana until 14:00 UTC (their incident)``."""
+        by = f"by {one_line(self.by)}" if self.by else ""
         until = f"until {end_of(self.since, self.until)}" if self.until else ""
-        return " ".join(filter(None, [number, rates_text(self.rates), by, until, why]))
+        return " ".join(filter(None, [by, until, f"({one_line(self.why)})" if self.why else ""]))
+
+
+class State(NamedTuple):
+    """A way in which a limit stands: its kind, its words, and the time when it ends by itself."""
+
+    kind: str
+    text: str
+    until: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -132,26 +145,46 @@ class LimitStatus:
 
     def _facts(self) -> Iterator[str]:
         yield f"{self.bucket} {self.held}" + (f"/{self.permits}" if self.permits is not None else "")
-        if not self.declared:
-            yield "not declared"
         if self.parked:
             yield f"{self.parked} wait" + (f" ({self.max_parked} may)" if self.max_parked else "")
         if self.keys:
             yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} wait"
         yield from (f"rate {rate}" for rate in self.rates)
+        yield from (state.text for state in self.states if state.kind != "full")
+
+    @property
+    def changes(self) -> tuple[tuple[str, RuntimeOverride], ...]:
+        """The changes at run time, each with its kind; those that stop it first."""
+        found = (
+            ("paused", self.paused), ("held-back", self.held_back), ("disabled", self.disabled),
+            ("override", self.override), ("override", self.rate_override),
+        )  # fmt: skip
+        return tuple((kind, each) for kind, each in found if each)
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """How it stands, in words; what stops it first."""
+        return tuple(self._states())
+
+    def _states(self) -> Iterator[State]:
+        if not self.declared:
+            yield State("undeclared", "no worker has declared it")
+        for kind, change in self.changes:
+            yield State(kind, f"{self._changed(kind, change)} {change.signature}".rstrip(), change.until)
+        if self.full and self.declared:
+            yield State("full", "full")
         if self.next_start_in > 0:
-            yield f"next start in {seconds(self.next_start_in)}"
-        for what, override in (
-            ("override", self.override),
-            ("rate override", self.rate_override),
-            ("paused", self.paused),
-            ("disabled", self.disabled),
-            ("held back", self.held_back),
-        ):
-            if override:
-                yield f"{what} {override}".rstrip()
+            yield State("rate", f"next start in {span(self.next_start_in)}")
         if self.barred_by:
-            yield f"task {self.barred_by} goes first"
+            yield State("barred", f"task {self.barred_by} goes first")
+
+    def _changed(self, kind: str, change: RuntimeOverride) -> str:
+        if change.permits is not None:
+            return f"override {change.permits}" + ("" if self.permits is None else f" instead of {self.permits}")
+        if change.rates:
+            instead = f" instead of {rates_text(self.rates)}" if self.rates else ""
+            return f"rate override {rates_text(change.rates)}{instead}"
+        return kind.replace("-", " ")
 
     @property
     def bucket(self) -> Bucket:
@@ -174,11 +207,6 @@ class LimitStatus:
         if self.disabled:
             return ()
         return self.rate_override.rates if self.rate_override else self.rates
-
-    @property
-    def overrides(self) -> tuple[RuntimeOverride, ...]:
-        """The overrides of permits and of rates, if any."""
-        return tuple(each for each in (self.override, self.rate_override) if each)
 
     @property
     def stopped(self) -> bool:

@@ -126,8 +126,10 @@ class ParkedInQueue(NamedTuple):
     tasks: int
     since: datetime | None
 
-    def and_also(self, other: ParkedInQueue) -> ParkedInQueue:
+    def and_also(self, other: ParkedInQueue | None) -> ParkedInQueue:
         """Return the sum of both."""
+        if other is None:
+            return self
         times = [each.since for each in (self, other) if each.since]
         return ParkedInQueue(self.queue, self.tasks + other.tasks, min(times, default=None))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore
 
 from celery_throttle.core.checks import TEN_YEARS, plain, seconds, whole
-from celery_throttle.core.wrong_calls import tells
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class RateLimited(Ignore, ThrottleError):
         ConfigurationError: an argument cannot work.
     """
 
-    @tells(
+    @with_fixes(
         countdown="write RateLimited(30)",
         max_retries="write max_rounds=10",
         response="write RateLimited.from_response(response)",

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from celery_throttle.control.limit_control import NOTHING_TO_DO
-from celery_throttle.control.taking_back import CHANGES as ENDING
 from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.control.verbs import DROP, VERBS, Verb
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.web.asked import form, limit_of, word
-from celery_throttle.web.commands import Asked, Command, Copied, python, shell
 from celery_throttle.web.flash import leave, left
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
     from starlette.requests import Request
@@ -31,53 +29,23 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered"]
+__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered", "python"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
-_COMMANDS = (
-    Command(
-        "set",
-        "override",
-        "Override",
-        "Replace the permits, the rate or both for now.",
-        permits=True,
-        lasts=True,
-    ),
-    Command("reset", "reset", "Reset", "End an override: the numbers in the code apply again."),
-    Command("pause", "pause", "Pause", "Start no tasks: running tasks go on, arriving tasks are parked.", lasts=True),
-    Command("resume", "resume", "Resume", "End a pause: parked tasks start as far as permits are free."),
-    Command("disable", "disable", "Disable", "Stop enforcing the limit: all parked tasks start at once.", lasts=True),
-    Command("enable", "enable", "Enable", "Enforce the limit again; running tasks go on."),
-    Command("release-hold", "release_hold", "Release hold", "Start the tasks that a RateLimited holds back."),
-    Command("drop", "drop", "Drop", "Drop all parked tasks: they do not run, and end as revoked."),
-)
 #: The changes to a limit, by name.
-CHANGES = {each.name: each for each in _COMMANDS}
-_DONE = {
-    "set": "{} is overridden.",
-    "reset": "The override of {} has ended.",
-    "pause": "{} is paused.",
-    "resume": "{} goes on.",
-    "disable": "{} is not enforced any more.",
-    "enable": "{} is enforced again.",
-    "release-hold": "{} is not held back any more.",
-}
-
-
-#: The command that ends each state of a limit, the most likely first.
-_ENDS = (
-    ("held_back", "release-hold"),
-    ("paused", "resume"),
-    ("disabled", "enable"),
-    ("override", "reset"),
-    ("rate_override", "reset"),
+CHANGES = VERBS | {DROP.name: DROP}
+_DROP_TASK = DROP._replace(help="The task does not run, and ends as revoked.")
+_UNLOCK = Verb(
+    "unlock", "unlock", "", "", "A running task goes on beside the next one, with the smaller fencing token."
 )
+#: The changes that end another one, the most likely first.
+_ENDING = ("release-hold", "resume", "enable", "reset")
 #: The default duration of a change.
 _LASTS = "2h"
 
 
-def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Command, Bucket]]:
+def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Verb, Bucket]]:
     """Return the changes for a limit, or one key of it, in its present state, the most likely first.
 
     Args:
@@ -86,10 +54,9 @@ def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -
         keys: the states of its keys: `release-hold` of a limit also ends the holds of its keys.
     """
     found: dict[tuple[str, Bucket], None] = {}
-    for what, name in _ENDS:
-        change = getattr(status, what)
-        if change:
-            found[name, status.scope(change)] = None
+    for name in _ENDING:
+        changes = (getattr(status, what) for what in VERBS[name].ends)
+        found |= {(name, status.scope(each)): None for each in changes if each}
     if any(each.held_back for each in keys):
         found["release-hold", status.bucket] = None
     found |= dict.fromkeys((name, status.bucket) for name in ("pause", "set", "disable"))
@@ -106,10 +73,26 @@ def notice_of(request: Request, name: str = "", key: str | None = None) -> str:
         if done == "drop":
             return f"{counted(found, 'task')} dropped."
         return "The lock is free." if found else "No task had the lock."
-    if done not in _DONE:
+    if done not in VERBS:
         return ""
-    method = CHANGES[done].method
-    return (NOTHING_TO_DO[method] if count == "0" and method in NOTHING_TO_DO else _DONE[done]).format(bucket)
+    return (VERBS[done].nothing if count == "0" else VERBS[done].done).format(bucket)
+
+
+class Asked(NamedTuple):
+    """The fields of a form as they were written: permits, rate, burst, duration and reason."""
+
+    permits: str = ""
+    rate: str = ""
+    burst: str = ""
+    lasts: str = ""
+    why: str = ""
+
+
+class Copied(NamedTuple):
+    """One change, for a shell and in Python."""
+
+    shell: str
+    python: str
 
 
 class Changes:
@@ -169,72 +152,56 @@ class Changes:
                 would = self._would(limit, command, values, options)
         except ConfigurationError as wrong:
             values, options, error = [], {}, error or str(wrong)
-        return page(
-            request,
-            "change.html",
-            code=400 if error else 200,
-            heading=f"{command.label}: {Bucket(limit.name, limit.key)}",
-            does=command.does,
-            would=would,
-            error=error,
-            copied=None if error else self._copied(limit, command, asked, values, options),
-            command=command,
-            asked=asked,
-            lasts=_LASTS,
-            about={"name": limit.name, "key": limit.key, "change": command.name},
-            back=link(request, "limit", name=limit.name, key=limit.key),
-        )
+        copied = None if error else self._copied(limit, command, asked, values, options)
+        about = {**_of(limit), "change": command.name}
+        heading, back = f"{command.label}: {Bucket(limit.name, limit.key)}", link(request, "limit", **_of(limit))
+        return _page(request, command, heading, asked, error, copied, about, back, would)
 
     @staticmethod
-    def _would(limit: LimitControl, command: Command, values: list[int], options: dict[str, Any]) -> list[str]:
+    def _would(limit: LimitControl, command: Verb, values: list[int], options: dict[str, Any]) -> list[str]:
         if command.name == "drop":
             return [f"{counted(limit.drop(dry_run=True), 'task')} would be dropped."]
         if command.permits:
             paces = {name: each for name, each in options.items() if name in ("rate", "burst")}
             return str(limit.forecast(*values, **paces)).split("\n")
-        if command.name in ENDING:
-            return str(limit.forecast(after=command.name)).split("\n")
+        if command.ends:
+            after: Any = command.name
+            return str(limit.forecast(after=after)).split("\n")
         return [f"State now: {limit.status()}."]
 
     def _copied(
-        self, limit: LimitControl, command: Command, asked: Asked, values: list[int], options: dict[str, Any]
+        self, limit: LimitControl, command: Verb, asked: Asked, values: list[int], options: dict[str, Any]
     ) -> Copied:
         bucket = Bucket(limit.name, limit.key)
         paces = _parts(asked.rate, "rate") + _parts(asked.burst, "burst") if command.permits else []
-        given = [("key", bucket.key), *paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
-        flags = [("yes", "")] if command.name == "drop" else []
+        given = [*paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
+        flags: list[tuple[str, str | None]] = [("yes", None)] if command.name == "drop" else []
+        flags = [*((name, value) for name, value in given if value), *flags]
         return Copied(
-            self._shell(command.name, [*((name, value) for name, value in given if value), *flags],
-                        [bucket.name, *map(str, values)]),
+            self._commands.throttle(command.name, bucket, *map(str, values), options=flags),
             python(bucket, command.method, *values, **_in_python(options), why=asked.why),
-        )  # fmt: skip
-
-    def _shell(self, command: str, options: list[tuple[str, str]], values: list[str]) -> str:
-        begin, common = self._commands
-        pairs = list(zip((each.removeprefix("--") for each in common[::2]), common[1::2], strict=True))
-        return shell(begin, command, [*pairs, *options], values)
+        )
 
     def _change_limit(self, request: Request, form: Mapping[str, str]) -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
         values, options = _options(command, asked)
         changed = getattr(limit, command.method)(*values, **options, by=visitor(request).by, why=asked.why)
         count = None if changed is None else int(changed)
-        return _seen(request, "limit", command.name, count, name=limit.name, key=limit.key)
+        return _seen(request, "limit", command.name, count, **_of(limit))
 
     # -- a task, a lock ------------------------------------------------------------------------------------------------
 
     def _show_task(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         task, asked = word(request, "id"), _asked(form)
         copied = Copied(
-            self._shell("drop", [*_why(asked), ("task", task), ("yes", "")], []),
+            self._commands.throttle("drop", options=[*_why(asked), ("task", task), ("yes", None)]),
             python(None, "drop", task, why=asked.why),
         )
         explanation = self._throttle.explain(task)
         can = explanation.state in DROPPABLE
         error = error or ("" if can else f"The task is not parked: {explanation.state}.")
-        does = "The task does not run, and ends as revoked."
         back = link(request, "task", id=task)
-        return self._show_other(request, f"Drop task {task}", does, error, copied, asked, back, {"id": task})
+        return _page(request, _DROP_TASK, f"Drop task {task}", asked, error, copied, {"id": task}, back)
 
     def _drop_task(self, request: Request, form: Mapping[str, str]) -> Response:
         task = word(request, "id")
@@ -244,13 +211,12 @@ class Changes:
     def _show_lock(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         identity, asked, name = word(request, "identity"), _asked(form), request.query_params.get("task", "")
         copied = Copied(
-            self._shell("unlock", [*_why(asked), ("identity", identity)], []),
+            self._commands.throttle("unlock", options=[*_why(asked), ("identity", identity)]),
             python(None, "unlock", identity, task_name=name, why=asked.why),
         )
-        does = "A running task goes on, beside the next one, with the smaller fencing token."
-        back = link(request, "locks")
         about = {"identity": identity, "task": name or None}
-        return self._show_other(request, f"Unlock {name or identity}", does, error, copied, asked, back, about)
+        heading, back = f"Unlock {name or identity}", link(request, "locks")
+        return _page(request, _UNLOCK, heading, asked, error, copied, about, back)
 
     def _unlock(self, request: Request, form: Mapping[str, str]) -> Response:
         identity, name = word(request, "identity"), request.query_params.get("task", "")
@@ -258,26 +224,30 @@ class Changes:
         unlocked = self._throttle.unlock(identity, task_name=name, by=by, why=why)
         return _seen(request, "locks", "unlock", int(unlocked))
 
-    @staticmethod
-    def _show_other(
-        request: Request,
-        heading: str,
-        does: str,
-        error: str,
-        copied: Copied,
-        asked: Asked,
-        back: str,
-        about: dict[str, str | None],
-    ) -> Response:
-        code, label = (400 if error else 200), heading.partition(" ")[0]
-        command = Command(label.lower(), "", label, does)
-        return page(
-            request, "change.html", code=code, heading=heading, does=does, would=[], error=error,
-            copied=None if error else copied, command=command, asked=asked, lasts="", back=back, about=about,
-        )  # fmt: skip
+
+def _page(
+    request: Request,
+    verb: Verb,
+    heading: str,
+    asked: Asked,
+    error: str,
+    copied: Copied | None,
+    about: dict[str, str | None],
+    back: str,
+    would: Sequence[str] = (),
+) -> Response:
+    """Return the form of a change."""
+    return page(
+        request, "change.html", code=400 if error else 200, heading=heading, command=verb, would=would, error=error,
+        copied=None if error else copied, asked=asked, lasts=_LASTS, about=about, back=back,
+    )  # fmt: skip
 
 
-def _command(form: Mapping[str, str]) -> Command:
+def _of(limit: LimitControl) -> dict[str, str | None]:
+    return {"name": limit.name, "key": limit.key}
+
+
+def _command(form: Mapping[str, str]) -> Verb:
     if form.get("change") not in CHANGES:
         raise HTTPException(400, f"?change= is one of {', '.join(CHANGES)}")
     return CHANGES[form["change"]]
@@ -303,7 +273,7 @@ def _parts(text: str, name: str) -> list[tuple[str, str]]:
     return [(name, each.strip()) for each in text.split(",") if each.strip()]
 
 
-def _options(command: Command, asked: Asked) -> tuple[list[int], dict[str, Any]]:
+def _options(command: Verb, asked: Asked) -> tuple[list[int], dict[str, Any]]:
     """Return the arguments for the method of a change, without author and reason."""
     values = [_number("Permits", asked.permits)] if command.permits and asked.permits else []
     rates = [each for _, each in _parts(asked.rate, "rate")] if command.permits else []
@@ -344,3 +314,11 @@ def _seen(request: Request, path: str, done: str, count: int | None, /, **query:
     response = RedirectResponse(location, status_code=303)
     leave(request, response, location, done, count)
     return response
+
+
+def python(bucket: Bucket | None, method: str, *values: object, **options: object) -> str:
+    """Return the same change in Python, given the app."""
+    given = [*map(repr, values), *(f"{name}={value!r}" for name, value in options.items() if value not in ("", None))]
+    key = "" if bucket is None or bucket.key is None else f", key={bucket.key!r}"
+    limit = "" if bucket is None else f".limit({bucket.name!r}{key})"
+    return f"ThrottleControl(app){limit}.{method}({', '.join(given)})"

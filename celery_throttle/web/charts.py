@@ -1,4 +1,7 @@
-"""Bar charts of the history of a limit, as SVG in the page, readable without colours and without the script."""
+"""Drawings of the history of a limit, as SVG in the page, readable without colours and without the script.
+
+The page of a limit has bar charts, the first page a small drawing of the last hour for each limit.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wording import at, one_line, span
+from celery_throttle.core.wording import at, counted, one_line, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from celery_throttle.store.audit import Change
-    from celery_throttle.store.history import History, Period
+    from celery_throttle.store.history import History, LastHour, Period
 
-__all__ = ["HEIGHT", "Bar", "Chart", "Mark", "charts"]
+__all__ = ["HEIGHT", "SPARK_HEIGHT", "Bar", "Chart", "Mark", "Spark", "charts", "spark"]
 
 #: The height of a chart in its own units; a bar is one unit wide.
 HEIGHT = 40.0
+#: The height of a drawing in its own units; a minute is one unit wide.
+SPARK_HEIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -127,3 +132,55 @@ def _marks(history: History, changes: tuple[Change, ...]) -> Iterator[Mark]:
 
 def _count(number: float) -> str:
     return f"{number:.0f}"
+
+
+# -- the last hour ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spark:
+    """The drawing of one limit.
+
+    Attributes:
+        started: number of starts.
+        waited: number of starts after a wait in line.
+        most: the highest number in a minute, in words.
+        width: width in units.
+        all: the outline of all starts, as an SVG path.
+        late: the outline of starts after a wait; "" if there is none.
+    """
+
+    started: int
+    waited: int
+    most: str
+    width: int
+    all: str
+    late: str
+
+
+def spark(hour: LastHour) -> Spark:
+    """Return the drawing of the last hour of a limit."""
+    most, waited = max(hour.started), sum(hour.waited)
+    return Spark(
+        sum(hour.started),
+        waited,
+        f"{counted(most, 'start')} in the busiest minute",
+        len(hour.started),
+        _outline(hour.started, most),
+        _outline(hour.waited, most) if waited else "",
+    )
+
+
+def _outline(values: Sequence[int], most: int) -> str:
+    """Return bars side by side as one outline, because a page may have a thousand drawings."""
+    tops = {
+        value: SPARK_HEIGHT - max(round(value / most * SPARK_HEIGHT), 1) if value else SPARK_HEIGHT
+        for value in {*values}
+    }
+    path, level = [f"M0 {SPARK_HEIGHT}"], SPARK_HEIGHT
+    for x, value in enumerate(values):
+        top = tops[value]
+        if top != level:
+            path.append(f"H{x}V{top}")
+            level = top
+    return "".join([*path, f"H{len(values)}V{SPARK_HEIGHT}Z"])

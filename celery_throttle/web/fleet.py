@@ -97,7 +97,7 @@ def fleet(app: Any) -> Fleet:
         read_at, _ = reader.clock()
         now = now or read_at
         found, more = reader.parked_by_queue(_MOST_LANES)
-        parked |= {name: each.and_also(parked[name]) if name in parked else each for name, each in found.items()}
+        parked |= {name: each.and_also(parked.get(name)) for name, each in found.items()}
         workers |= {each.name: each for each in _workers(reader, read_at)}
         some = reader.set_aside(MOST)
         aside += some

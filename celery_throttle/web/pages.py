@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 
 from celery_throttle.control.pace import Pace, pace_of
+from celery_throttle.control.rows import reasons
 from celery_throttle.control.throttle_control import ThrottleControl
-from celery_throttle.control.waits import reasons
 from celery_throttle.web.asked import limit_of, most_of, page_of, word
 from celery_throttle.web.changes import DROPPABLE, notice_of, offered
 from celery_throttle.web.charts import HEIGHT, charts

@@ -6,8 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.diagnosis import diagnose
-from celery_throttle.control.report import report
+from celery_throttle.control.report import diagnose, report
 from celery_throttle.signals import limit_changed
 from celery_throttle.web.fleet import fleet
 from celery_throttle.web.overview import overview
@@ -34,7 +33,7 @@ class Readings:
     Attributes:
         overview: the states of the limits, for a part of their names and a number of rows.
         verdict: the report; asks the workers.
-        diagnosis: the findings about the store.
+        diagnosis: the findings about the set-up.
         fleet: workers, queues and records set aside; asks the workers.
     """
 
@@ -42,7 +41,7 @@ class Readings:
         self.overview = Recent(partial(overview, app))
         self.verdict = Recent(partial(report, app, commands, _PATIENCE), _KEPT, one_at_a_time=True)
         self.fleet = Recent(partial(fleet, app), _KEPT, one_at_a_time=True)
-        self.diagnosis = Recent(partial(diagnose, app), _KEPT, one_at_a_time=True)
+        self.diagnosis = Recent(partial(diagnose, app, commands), _KEPT, one_at_a_time=True)
         limit_changed.connect(self.forget)
 
     def forget(self, **_: object) -> None:

@@ -14,12 +14,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, span
+from celery_throttle.web.charts import SPARK_HEIGHT, spark
 from celery_throttle.web.guard import route_path, visitor
-from celery_throttle.web.sparks import HEIGHT, spark
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -111,9 +110,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "states": states, "after": _after}
+    made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "after": _after}
     made.globals |= {"is_outside": is_outside, "worker_row": worker_row}
-    made.globals |= {"spark": spark, "spark_height": HEIGHT}
+    made.globals |= {"spark": spark, "spark_height": SPARK_HEIGHT}
     made.filters |= {"span": span, "at": at, "counted": counted, "number": _number}
     return made
 

@@ -36,10 +36,10 @@ def parked_tasks_left(app: Any) -> bool:
     for group, (count, more) in left.items():
         if count or more:
             logger.warning(
-                "celery_throttle: throttle_enabled is False, and %s tasks are parked%s: this worker starts them under "
+                "celery_throttle: throttle_enabled is False, and %s parked%s: this worker starts such tasks under "
                 "their limits, and all others at once; ThrottleControl(app).limit(...).disable() lifts a limit for "
                 "them, too",
-                f"{count} or more" if more else count,
+                f"{count} or more tasks are" if more else "1 task is" if count == 1 else f"{count} tasks are",
                 f" in group {group!r}" if group else "",
             )
     return any(count or more for count, more in left.values())

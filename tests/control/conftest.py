@@ -10,7 +10,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.control import causes, diagnosis, report
+from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.group import throttle
 from tests.store.caller import KEYS
 from tests.store.terms_caller import TermsCaller
@@ -73,5 +73,4 @@ def worker(redis: Redis) -> TermsCaller:
 def workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if workers consumed the queue ``q``."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    for module in (report, diagnosis):
-        monkeypatch.setattr(module, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(checks, "consumed", lambda _: {"q"})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
-from celery_throttle.control.states import states
 from celery_throttle.store.audit import Change
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
@@ -72,7 +71,7 @@ def test_words_that_steer_a_terminal_stay_on_their_line(app: Any, run: Run, capl
         one.disable(**words)
     printed: list[object] = []
     for status in throttle.status():
-        printed += [each.text for each in states(status)]
+        printed += [each.text for each in status.states]
         printed += [str(each) for each in (status.paused, status.override, status.disabled, status.held_back) if each]
     printed += throttle.explain("t3").reasons
     throttle.drop("t3", **words)

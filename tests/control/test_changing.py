@@ -70,7 +70,7 @@ def test_a_change_as_json(run: Run, change: str) -> None:
 
 @each_change
 def test_nothing_to_end(run: Run, change: str) -> None:
-    said = {"set": "There was no override of api.", "pause": "api was not paused.", "disable": "api was not disabled."}
+    said = {"set": "api was not overridden.", "pause": "api was not paused.", "disable": "api was not disabled."}
     ended = run(ENDS[change], "api")
     assert (ended.code, ended.lines[0]) == (0, said[change])
 
@@ -201,7 +201,7 @@ def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
     assert limited
     worker.send_back(limited, 3600.0)
     worker.arrive("t2", terms(API).same)
-    assert run("status").rows[1][-1].startswith("held back until ")
+    assert run("status").rows[1][-1].startswith("held back by t1 until ")
     assert started(worker.look(4)) == ()
     ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
     assert (ended.code, ended.err, ended.rows[1][:3]) == (0, "", ["api", "0 of 2", "2"])

@@ -11,13 +11,13 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
-from celery_throttle.control import diagnosis
-from celery_throttle.control.diagnosis import Diagnosis
+from celery_throttle.control import checks
+from celery_throttle.control.report import Diagnosis, diagnose
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, names
 from tests.store.caller import KEYS
-from tests.store.peek import KEY, expire, pass_over
+from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.workers import ROOT
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
     from tests.support.shell import Ended
-    from tests.support.workers import Workers
 
     Run = Callable[..., Ended]
 
@@ -51,7 +50,7 @@ def findings(ended: Ended) -> list[str]:
 
 def found(app: Any) -> list[str]:
     """Return the findings, except those about the server of the tests, which keeps nothing."""
-    return [each for each in diagnosis.diagnose(app).findings if "not durable" not in each]
+    return [each.what for each in diagnose(app).findings if "not durable" not in each.what]
 
 
 # -- the server --------------------------------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ def test_all_is_well(own_server: EmbeddedServer) -> None:
 def test_doctor_finds_data_that_the_store_would_lose(run: Run) -> None:
     ended = run("doctor")
     assert ended.code == 1
-    assert findings(ended) == ["the store is not durable, a restart loses parked tasks: set appendonly yes"]
+    assert findings(ended) == ["The store is not durable, a restart loses parked tasks: set appendonly yes."]
 
 
 def test_as_json(run: Run) -> None:
@@ -97,7 +96,7 @@ def test_a_replica(redis: Redis, own_server: EmbeddedServer) -> None:
         ended = run_in(make_app(own_server.url), "doctor", "--json")
         client.replicaof("NO", "ONE")
     assert ended.json["stores"][0]["role"] == "slave"
-    assert any("the store is a replica" in each for each in ended.json["findings"])
+    assert any("The store is a replica" in each["what"] for each in ended.json["findings"])
 
 
 def test_the_rights_are_those_of_the_readme() -> None:
@@ -122,13 +121,13 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
     ended = run_in(make_app(url, broker_url=own_server.url, throttle_url=url), "doctor")
     wanted = " ".join(f"+{each}" for each in missing.split())
     assert ended.code == 1
-    first, *others = findings(ended)
-    assert first == (
-        f"the store does not allow its user all that is needed: ACL SETUSER ... ~{{test}}:2:* &{{test}}:2:wake {wanted}"
+    *others, last = findings(ended)
+    assert last == (
+        "The store does not allow its user all that is needed: "
+        f"ACL SETUSER ... ~{{test}}:2:* &{{test}}:2:wake {wanted}."
     )
     assert f"missing rights    {', '.join(missing.split())}" in ended.lines
-    refused = ["holders and parked tasks cannot be read: the store did not answer, or refused: "]
-    assert [each[: len(refused[0])] for each in others] == (refused if user == "elsewhere" else [])
+    assert others == (["Holders and parked tasks cannot be read."] if user == "elsewhere" else [])
 
 
 @pytest.mark.parametrize(
@@ -182,73 +181,26 @@ def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, s
     assert [f"Limit api is {said}" in each for each in found(app)] == [True] * (said is not None)
 
 
-# -- holders and parked tasks ------------------------------------------------------------------------------------------
-
-
-def test_doctor_finds_unreclaimed_holders(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.arrive("alive", terms(API).same)
-    worker.arrive("lost", terms(API).same)
-    assert found(app) == []
-    expire(redis, "lost")
-    (message,) = found(app)
-    assert message.startswith(
-        "Workers that are lost or cut off from the store still hold permits for 1 task: lost. The lease of lost ended"
-    )
-    ThrottleControl(app).reap()
-    assert found(app) == []
+# -- records -----------------------------------------------------------------------------------------------------------
 
 
 def test_doctor_finds_unreadable_records(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.put("spoilt", terms(API).same)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
-    (message,) = found(app)
-    assert message.startswith("Task spoilt cannot start, its record in the store is not readable: see")
+    (finding,) = [each for each in diagnose(app).findings if each.kind == "set-aside"]
+    assert finding.what == "1 task cannot start: spoilt."
+    assert finding.why.startswith("Their records in the store are not readable")
 
 
-def test_a_queue_that_was_passed_over(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    other = TermsCaller(redis, "cccccccc", "q2")
-    throttle, one = ThrottleControl(app), terms(API).same
-    worker.know(API)
-    throttle.limit("api").pause()
-    other.put("left behind", one)
-    worker.put("next", one)
-    throttle.limit("api").resume()
-    assert found(app) == []
-    pass_over(redis, "api", "q2")
-    worker.look(0)
-    assert found(app) == ["Queue 'q2' has been passed over: no worker that consumes it has a free slot"]
-
-
-def test_doctor_without_parked_tasks_asks_no_worker(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "consumed", lambda app: pytest.fail("asked"))
-    assert diagnosis.diagnose(app).unchecked == ()
-
-
-@pytest.mark.parametrize("broker", [None, "redis://127.0.0.1:1/0"])
-def test_doctor_with_unreachable_workers(
-    server: EmbeddedServer, worker: TermsCaller, broker: str | None, monkeypatch: pytest.MonkeyPatch
+def test_doctor_leaves_what_runs_and_waits_to_the_report(
+    app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(server.url, broker_url=broker, throttle_url=server.url)
-    worker.put("t", terms(API).same)
-    if broker is None:
-        # Celery would ask amqp://localhost.
-        monkeypatch.setattr(app, "connection_for_write", lambda **_: pytest.fail("asked"))
-    told = diagnosis.diagnose(app)
-    assert told.unchecked == (
-        "Which queues the workers consume: none answered a remote control command within a second.",
-    )
-    assert not any("queue" in each for each in told.findings)
-
-
-@pytest.mark.worker
-def test_doctor_finds_a_queue_without_consumer(app: Any, workers: Workers, redis: Redis) -> None:
-    workers.start(queues="consumed")
-    caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
-    caller.know(API)
+    """So it asks no worker."""
+    monkeypatch.setattr(checks, "consumed", lambda app: pytest.fail("asked"))
+    worker.arrive("lost", terms(API).same)
+    worker.put("waits", terms(API).same)
+    expire(redis, "lost")
     ThrottleControl(app).limit("api").pause()
-    for task, queue in (("one", "consumed"), ("two", "elsewhere"), ("three", "elsewhere")):
-        caller.put(task, terms(API).same, queue=queue)
-    caller.put("outside", terms(API).same, queue="~4711", outside=True)
-    (message,) = found(app)
-    assert message.startswith("2 tasks of queue 'elsewhere' wait, and no worker that answers consumes it: start one")
+    assert found(app) == []
+    assert diagnose(app).unchecked == ()

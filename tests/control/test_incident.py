@@ -9,9 +9,10 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
-from celery_throttle.control import causes, report
+from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
+from celery_throttle.control.report import diagnose
 from celery_throttle.web.overview import overview
 from tests.control.conftest import make_app, run_in
 from tests.store.cost import commands
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if workers consumed the queue ``q``."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
 
 
 def test_an_incident_is_built_quickly(redis: Redis) -> None:
@@ -119,7 +120,7 @@ def test_the_queues_of_all_parked_tasks_are_looked_at(app: Any, redis: Redis, mo
     worker = incident(redis).works
     for number in range(3):
         worker.put(f"late {number}", terms(Limit("zebra", 1)).same, queue=f"zoo{number}", age=HOUR)
-    monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
     found = {each.queue: each.waits for each in ThrottleControl(app).report().alarms if each.kind == "no-worker"}
     assert found == {"exports": 2, "zoo0": 1, "zoo1": 1, "zoo2": 1}
 
@@ -156,7 +157,7 @@ def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
     assert full.what.startswith("The store is full: it uses all of its maxmemory, so it refuses to park tasks")
     assert full.why == "Workers have counted 0 store errors so far."
     assert (ended.code, doctor.code) == (1, 1)
-    assert "! the store is full: " in doctor.out
+    assert "! The store is full: " in doctor.out
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
@@ -167,7 +168,7 @@ def test_volatile_policy_evicts_only_keys_with_a_ttl(own_server: EmbeddedServer,
         incident(client, keys=60)
         client.config_set("maxmemory-policy", policy)
         lasting = {key.decode().rpartition(":")[2] for key in client.scan_iter() if client.ttl(key) == -1}
-        found = [each.what for each in ThrottleControl(app).report().remarks if policy in each.what]
+        found = [each.what for each in diagnose(app).findings if policy in each.what]
     assert {"leases", "records", "messages", "lanes", "used", "waiting"} <= lasting
     assert len(found) == 1
     assert "no permits and no parked tasks" in found[0]

@@ -15,7 +15,7 @@ from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
 from celery_throttle.core.task_codes import code_of
-from celery_throttle.core.wording import one_line
+from celery_throttle.core.wording import end_of, one_line
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.holders import Holder
 from celery_throttle.store.limit_status import LimitStatus
@@ -127,7 +127,7 @@ def test_status_shows_the_end_of_overrides(app: Any, run: Run, worker: TermsCall
     paused = ThrottleControl(app).limit("api").status().paused
     assert paused
     assert paused.until
-    assert run("status").rows[1][-1] == f"paused until {paused.until:%Y-%m-%d %H:%M:%S} UTC by ana"
+    assert run("status").rows[1][-1] == f"paused by ana until {end_of(paused.since, paused.until)}"
 
 
 def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:

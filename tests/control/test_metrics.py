@@ -11,9 +11,11 @@ from click import ClickException
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.metrics import _replace
-from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT
 from celery_throttle.control.exposition import Metric, Sample, exposition
+from celery_throttle.control.metrics import _COUNTERS as COUNTERS
+from celery_throttle.control.metrics import _ERRORS as ERRORS
 from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
+from celery_throttle.control.metrics import _WAIT as WAIT
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
 from celery_throttle.settings import settings_of

@@ -54,7 +54,7 @@ def test_a_rate_is_set_and_reset(mail: LimitControl, run: Run) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert ended.rows[0] == ["LIMIT", "HELD", "PARKED", "RATES", "STATE"]
     assert ended.rows[1][:4] == ["mail", "0", "0", "30/m"]
-    assert ended.rows[1][4].startswith("rate override 30/m (burst 2) instead of 60/h (burst 2) until ")
+    assert ended.rows[1][4].startswith("rate override 30/m (burst 2) instead of 60/h (burst 2) by ana until ")
     status = mail.status()
     said = status.rate_override
     assert said
@@ -65,10 +65,10 @@ def test_a_rate_is_set_and_reset(mail: LimitControl, run: Run) -> None:
         (RateStatus("60/h", 2),),
         (RateStatus("30/m", 2),),
     )
-    assert " rate override 30/m (burst 2) by ana until " in str(status)
+    assert " rate override 30/m (burst 2) instead of 60/h (burst 2) by ana until " in str(status)
     ended = run("reset", "mail")
     assert (ended.code, ended.rows[1][3:]) == (0, ["60/h"])
-    assert run("reset", "mail").lines[0] == "There was no override of mail."
+    assert run("reset", "mail").lines[0] == "mail was not overridden."
 
 
 def test_both_at_once(app: Any, worker: TermsCaller, run: Run) -> None:

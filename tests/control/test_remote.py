@@ -13,7 +13,7 @@ import pytest
 
 import celery_throttle
 from celery_throttle import ThrottleControl
-from celery_throttle.control.panel import STEERS
+from celery_throttle.control.panel import STEERS, signature
 from tests.support.remote import name_of, steer, throttle_in, wait_heard
 from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT
@@ -204,13 +204,15 @@ def test_every_command(workers: Workers, pool: str) -> None:
         (answer,) = steer(app.app, command, worker, limit=limit, **arguments)
         return answer
 
-    assert say("throttle_override", permits=3, by="ana", why="day") == {"ok": "api 0/1, override 3 by ana (day)"}
-    rated = "api 0/1, override 3 by ana (day), rate override 50/m (burst 2) by ana"
+    assert say("throttle_override", permits=3, by="ana", why="day") == {
+        "ok": "api 0/1, override 3 instead of 1 by ana (day)"
+    }
+    rated = "api 0/1, override 3 instead of 1 by ana (day), rate override 50/m (burst 2) by ana"
     assert say("throttle_override", rate="50/m", burst="2", by="ana") == {"ok": rated}
     assert say("throttle_override", permits="rate=50/m", word1="burst=2", by="ana") == {"ok": rated}
     assert throttle.limit("api").status().in_force == 3
     assert say("throttle_reset") == {"ok": "api 0/1"}
-    assert say("throttle_reset") == {"ok": "There was no override of api. api 0/1"}
+    assert say("throttle_reset") == {"ok": "api was not overridden. api 0/1"}
     assert say("throttle_pause", "tenant", key="acme", **{"for": "10m"})["ok"].startswith("tenant[acme] 0/1, paused ")
     paused = throttle.limit("tenant", key="acme").status().paused
     assert paused
@@ -361,9 +363,9 @@ def test_celery_lists_them_without_an_app(shell: Shell) -> None:
     described = (ROOT / "docs" / "reference" / "command-workers.md").read_text()
     assert "\n  throttle " in shell.run("inspect", "--list").out
     listed = shell.run("control", "--list").out
-    for name, steers in STEERS.items():
-        assert f"{name} {steers.signature}" in " ".join(listed.split())
-        assert f"`{name} {steers.signature.partition(' [')[0]}`" in described
+    for name, verb in STEERS.items():
+        assert f"{name} {signature(verb)}" in " ".join(listed.split())
+        assert f"`{name} {signature(verb).partition(' [')[0]}`" in described
 
 
 def test_a_worker_that_no_command_has_started(shell: Shell) -> None:

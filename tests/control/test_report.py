@@ -12,7 +12,8 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import causes, report
+from celery_throttle.control import causes, checks, lines
+from celery_throttle.control.checks import CHECKS
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
@@ -23,6 +24,7 @@ from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,7 @@ def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """As if workers consumed the queue of the tests, and took their tasks in a moment."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
     if "worker" not in request.keywords:
-        monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
 
 
 def held_since(redis: Redis, task: str, ago: float) -> None:
@@ -52,9 +54,9 @@ def held_since(redis: Redis, task: str, ago: float) -> None:
 
 
 def told(app: Any, **options: Any) -> list[Finding]:
-    """Return the findings, except those about the setup of the tests' server."""
+    """Return the findings."""
     verdict = ThrottleControl(app).report(**options)
-    return [each for each in verdict.alarms + verdict.remarks if each.kind != "set-up"]
+    return [*verdict.alarms, *verdict.remarks]
 
 
 def kinds(app: Any, **options: Any) -> list[str]:
@@ -66,13 +68,12 @@ def kinds(app: Any, **options: Any) -> list[str]:
 
 
 def test_nothing_is_wrong(app: Any, run: Run, worker: TermsCaller) -> None:
-    """That the tests' server keeps nothing is a remark."""
+    """That the tests' server keeps nothing is a finding of `doctor`."""
     worker.arrive("t", ONE)
     assert told(app) == []
     ended = run("report")
     assert (ended.code, ended.err) == (0, "")
-    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: no alarm, 1 remark\.", ended.lines[0])
-    assert ended.lines[1] == "- The store is not durable, a restart loses parked tasks: set appendonly yes."
+    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: nothing needs attention\.", ended.out.rstrip())
 
 
 def test_report_shows_finding_reason_and_action(app: Any, run: Run, worker: TermsCaller) -> None:
@@ -84,7 +85,7 @@ def test_report_shows_finding_reason_and_action(app: Any, run: Run, worker: Term
     assert said
     ended = run("report")
     assert ended.code == 1
-    assert ended.lines[0].endswith(" UTC: 1 alarm, 1 remark.")
+    assert ended.lines[0].endswith(" UTC: 1 alarm.")
     assert ended.lines[1:4] == [
         "! Limit api is paused: 2 tasks wait, the first for 2h 0m.",
         f"  why: Paused since {said.since:%Y-%m-%d %H:%M:%S} UTC by ana, because: incident 42.",
@@ -106,7 +107,7 @@ def test_as_json(app: Any, run: Run, worker: TermsCaller) -> None:
     assert alarm.keys() == names(Finding)
     assert (alarm["kind"], alarm["limit"], alarm["waits"]) == ("paused", "api", 1)
     assert alarm["do"] == ["celery -A proj throttle resume api"]
-    assert [each["kind"] for each in shown["remarks"]] == ["set-up"]
+    assert shown["remarks"] == []
 
 
 def test_report_shows_the_time_of_the_store(app: Any, redis: Redis) -> None:
@@ -135,6 +136,12 @@ def test_the_same_state_is_the_same_verdict(app: Any, worker: TermsCaller, redis
 def test_every_kind_has_its_place() -> None:
     found = [Finding(kind, False, kind) for kind in reversed(KINDS)]
     assert [each.kind for each in in_order(found)] == list(KINDS)
+
+
+def test_docs_list_the_checks() -> None:
+    page = (ROOT / "docs" / "reference" / "findings.md").read_text()
+    rows = [f"| {each.looks_at} |{' yes' * each.now} |{' yes' * each.set_up} |" for each in CHECKS]
+    assert "\n".join(rows) in page
 
 
 @pytest.mark.parametrize("patience", [-1, True, "10m", None, float("nan")])
@@ -196,7 +203,7 @@ def test_command_can_be_pasted_for_any_names(app: Any, run: Run, worker: TermsCa
 def test_a_command_about_names_that_look_like_options() -> None:
     begin = Commands("celery", ("--url", "redis://x"))
     assert begin.throttle("resume", Bucket("--yes", "-k")) == "celery throttle resume --url redis://x --key=-k -- --yes"
-    assert shlex.split(begin.throttle("set", Bucket("-x"), "3", dry_run=True))[4:] == [
+    assert shlex.split(begin.throttle("set", Bucket("-x"), "3", options=[("dry-run", None)]))[4:] == [
         "redis://x", "--dry-run", "--", "-x", "3",
     ]  # fmt: skip
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"
@@ -207,7 +214,7 @@ def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: Te
     ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
     out = run("report").out
     assert out.replace("\n", "").isprintable()
-    assert len(out.splitlines()) == 4
+    assert len(out.splitlines()) == 3
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
@@ -302,7 +309,7 @@ def test_partly_read_holders_give_no_finding(
     full(worker)
     for task in ("one", "two"):
         held_since(redis, task, HOUR)
-    monkeypatch.setattr(report, "MOST", 1)
+    monkeypatch.setattr(lines, "MOST", 1)
     (found,) = told(app)
     assert (found.kind, found.alarm) == ("full", False)
     assert "last start" not in found.what
@@ -369,7 +376,7 @@ def test_queue_without_consumer_is_reported(app: Any, redis: Redis) -> None:
 
 def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(report, "consumed", asked.append)
+    monkeypatch.setattr(checks, "consumed", asked.append)
     assert ThrottleControl(app).report().unchecked == ()
     assert asked == []  # no worker is asked where no task waits
     full(worker)
@@ -474,7 +481,7 @@ def test_a_limit_is_not_hidden_by_keys(app: Any, worker: TermsCaller, monkeypatc
     worker.know(API)
     ThrottleControl(app).limit("api").pause()
     worker.put("t", ONE, age=HOUR)
-    monkeypatch.setattr(report, "MOST", 5)
+    monkeypatch.setattr(lines, "MOST", 5)
     assert kinds(app)[0] == "PAUSED"
     (unchecked,) = ThrottleControl(app).report().unchecked
     assert unchecked.endswith("keys of limit tenant; keys with changes come first.")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ThrottleControl
-from celery_throttle.control import diagnosis
 from tests.control.test_looking import API
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.peek import KEY, expire, peek
@@ -69,15 +68,6 @@ def test_unreclaimed_lease_is_found_once(app: Any, frozen: LockCaller, redis: Re
     assert [each.kind for each in alarms(app, "silent", "lost")] == ["lost"]
 
 
-def test_silent_worker_is_a_finding_of_doctor(app: Any, frozen: LockCaller, redis: Redis) -> None:
-    frozen.take("runs", API)
-    let_be_silent(redis, 15, "runs")
-    found = [each for each in diagnosis.diagnose(app).findings if "does not answer" in each]
-    (report_has,) = alarms(app, "silent")
-    assert len(found) == 1
-    assert found[0].startswith(report_has.what)
-
-
 def test_duplicate_of_a_silent_worker_is_an_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:
     frozen.start("first", PLAN)
     frozen.put_once("duplicate", PLAN)
@@ -86,7 +76,6 @@ def test_duplicate_of_a_silent_worker_is_an_alarm(app: Any, frozen: LockCaller, 
     (found,) = alarms(app, "duplicate-waits")
     assert found.what == ("1 task waits for the identity lock of task first, whose worker does not answer: duplicate.")
     assert "celery@w2/17/bbbbbbbb" in found.why
-    assert any(each.startswith(found.what) for each in diagnosis.diagnose(app).findings)
 
 
 def test_duplicate_after_the_lease_is_an_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:

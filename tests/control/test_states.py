@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import Limit, ThrottleControl, Throttled
-from celery_throttle.control import waits
+from celery_throttle.control import rows as rows_module
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import API, GPU, TENANT, incident
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _look_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "_AGAIN", 0.0)
+    monkeypatch.setattr(rows_module, "_AGAIN", 0.0)
 
 
 def of(key: str) -> Needs:

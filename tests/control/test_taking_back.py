@@ -130,7 +130,7 @@ def test_enable(app: Any, worker: TermsCaller) -> None:
     worker.look(3)
     found = after(app, "enable")
     assert (found.starts, found.drains, found.parked) == (0, 1, 2)
-    assert str(found).splitlines()[0] == "api: enforced again, 2 permits instead of any number."
+    assert str(found).splitlines()[0] == "api: not disabled any more, 2 permits instead of any number."
 
 
 def test_release_hold(app: Any, run: Run, worker: TermsCaller) -> None:

@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import queues
 from celery_throttle.control import reader as reader_module
-from celery_throttle.control.diagnosis import readers
+from celery_throttle.control.reader import readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.web import asgi

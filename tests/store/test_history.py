@@ -14,8 +14,7 @@ from celery_throttle.core.facts import Result
 from celery_throttle.core.history import MINUTES, QUARTERS, RINGS, SLOT, TOTALS, WAITS, Place, Ring, place_of
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import needs_text
-from celery_throttle.store.history import History, by_limit, histories
-from celery_throttle.store.last_hour import last_hours
+from celery_throttle.store.history import History, by_limit, histories, last_hours
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import Run
 from celery_throttle.worker.store_side.tally import Tally

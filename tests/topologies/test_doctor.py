@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_throttle import Limit, StoreUnavailable, Throttled
-from celery_throttle.control.diagnosis import Diagnosis, diagnose
+from celery_throttle.control.report import Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -28,7 +28,7 @@ def told(url: str, **conf: Any) -> Diagnosis:
 
 def about_servers(diagnosis: Diagnosis) -> list[str]:
     """The findings, but for those of servers that are the tests' own."""
-    return [each for each in diagnosis.findings if "not durable" not in each]
+    return [each.what for each in diagnosis.findings if "not durable" not in each.what]
 
 
 def test_each_node_of_a_cluster_that_has_limits(cluster: Cluster) -> None:
@@ -47,7 +47,7 @@ def test_primary_of_the_sentinels(watched: Watched) -> None:
 
 def test_a_sentinel_in_place_of_the_store(watched: Watched) -> None:
     diagnosis = told(f"redis://127.0.0.1:{watched.sentinel.port}")
-    assert any("names a sentinel, not the store" in each for each in diagnosis.findings)
+    assert any("names a sentinel, not the store" in each.what for each in diagnosis.findings)
 
 
 def test_a_cluster_that_is_not_there() -> None:

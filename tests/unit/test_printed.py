@@ -34,12 +34,12 @@ ANA = RuntimeOverride("api", "ana", "", NOON, TWO)
         ({}, "api 3/8"),
         (
             {"parked": 12, "in_force": 20, "override": replace(ANA, permits=20)},
-            "api 3/8, 12 wait, override 20 by ana until 14:00 UTC",
+            "api 3/8, 12 wait, override 20 instead of 8 by ana until 14:00 UTC",
         ),
         ({"name": "tenant", "key": "acme", "parked": 1}, "tenant[acme] 3/8, 1 wait"),
         ({"parked": 12, "max_parked": 50}, "api 3/8, 12 wait (50 may)"),
         ({"permits": None, "in_force": None}, "api 3"),
-        ({"permits": None, "in_force": 0, "held": 0, "declared": False}, "api 0, not declared"),
+        ({"permits": None, "in_force": 0, "held": 0, "declared": False}, "api 0, no worker has declared it"),
         (
             {"rates": (RateStatus("10/s", 1), RateStatus("5000/h", 500)), "next_start_in": 0.44},
             "api 3/8, rate 10/s, rate 5000/h (burst 500), next start in 0.4 s",

@@ -11,7 +11,7 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.control import remote_step
 from celery_throttle.control.remote_step import Remote
-from celery_throttle.control.versions import versions
+from celery_throttle.version import versions
 from celery_throttle.worker.loop import Loop
 from tests.support.waiting import until
 

@@ -157,11 +157,11 @@ def stands(app: Any) -> Any:
 def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
     for change, fields, said, holds in (
         ("Override", {"permits": "3", "for": "2h"}, "api is overridden.", lambda: stands(app).in_force == 3),
-        ("Reset", {}, "The override of api has ended.", lambda: stands(app).override is None),
+        ("Reset", {}, "api is not overridden any more.", lambda: stands(app).override is None),
         ("Pause", {"for": "10m"}, "api is paused.", lambda: stands(app).paused),
-        ("Resume", {}, "api goes on.", lambda: not stands(app).paused),
-        ("Disable", {}, "api is not enforced any more.", lambda: stands(app).disabled),
-        ("Enable", {}, "api is enforced again.", lambda: not stands(app).disabled),
+        ("Resume", {}, "api is not paused any more.", lambda: not stands(app).paused),
+        ("Disable", {}, "api is disabled.", lambda: stands(app).disabled),
+        ("Enable", {}, "api is not disabled any more.", lambda: not stands(app).disabled),
         ("Drop", {}, "3 tasks dropped.", lambda: stands(app).parked == 0),
     ):
         browser.open()

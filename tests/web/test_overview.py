@@ -10,10 +10,9 @@ import pytest
 
 from celery_throttle import Limit
 from celery_throttle.core.history import place_of
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.last_hour import LastHour
+from celery_throttle.store.history import LastHour, by_limit
 from celery_throttle.store.scripts import execute
-from celery_throttle.web.sparks import HEIGHT, spark
+from celery_throttle.web.charts import SPARK_HEIGHT, spark
 from tests.control.test_looking import API, TENANT
 from tests.store.caller import needs_of
 from tests.store.cost import commands
@@ -79,7 +78,7 @@ def test_how_it_is_drawn(started: tuple[int, ...], waited: tuple[int, ...], outl
     """One is seen beside ten thousand."""
     drawn = spark(LastHour(started, waited, 0.0))
     assert (drawn.all, drawn.late) == (outline, late)
-    assert (drawn.width, HEIGHT) == (len(started), 16)
+    assert (drawn.width, SPARK_HEIGHT) == (len(started), 16)
 
 
 def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Callable[..., None]) -> None:

@@ -69,8 +69,8 @@ def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> No
     assert [each.split()[0] for each in found] == ["tenant", "api", "mail"]
     assert re.fullmatch(rf"tenant 2 over 2 keys, 1 each 2 [\d.]+ s {NONE} {NONE} 1 key paused 2 keys full", found[0])
     assert re.fullmatch(rf"api 2 of 2 3 [\d.]+ s {NONE} {NONE} full", found[1])
-    assert "override 7 until" in found[2]
-    assert "by bob (their big day), " in found[2]
+    assert "override 7 by bob until" in found[2]
+    assert "UTC (their big day), " in found[2]
     assert re.search(r"(59m \d+s|1h 0m) left", found[2])
 
 
@@ -94,7 +94,7 @@ def test_limits_of_other_groups(app: Any, worker: TermsCaller) -> None:
 
 def test_a_limit_that_is_held_back_counts_down(page: Site, worker: TermsCaller) -> None:
     worker.send_back(worker.take("t", API), 90.0)
-    assert re.search(r"held back until .* UTC.*, 1m (30|2\d)s left", rows(page.get(""))[1])
+    assert re.search(r"held back by t until .* UTC.*, 1m (30|2\d)s left", rows(page.get(""))[1])
 
 
 def test_the_filter_and_the_cut(page: Site, worker: TermsCaller) -> None:
@@ -115,7 +115,9 @@ def test_nothing_to_see(page: Site) -> None:
     assert "No limits are known: no worker has declared any." in text(page.get(""))
     assert "No task has an identity lock." in text(page.get("locks"))
     assert "Nothing was changed." in text(page.get("audit"))
-    assert "no alarm, 1 remark." in text(page.get("report"))
+    report = text(page.get("report"))
+    assert "nothing needs attention." in report
+    assert report.count("The store is not durable") == 1
     assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
     assert "No task is parked." in text(page.get("limit?name=api"))
 

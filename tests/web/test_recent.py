@@ -212,7 +212,7 @@ def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
     for number in range(3):
         worker.arrive(f"t{number}", terms(API).same)
     workers = Workers()
-    monkeypatch.setattr("celery_throttle.control.report.consumed", workers.consumed)
+    monkeypatch.setattr("celery_throttle.control.checks.consumed", workers.consumed)
     return workers
 
 

@@ -2,64 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.states import key_states, states
 from celery_throttle.core.buckets import Bucket
 
 if TYPE_CHECKING:
     from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.control.states import State
+    from celery_throttle.control.rows import Row
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.needs import Need
     from celery_throttle.store.parked_tasks import Parked
 
-__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "LimitRow", "parked"]
+__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "parked"]
 
 
-class LimitRow(NamedTuple):
-    """A row of `LIMITS`.
-
-    Attributes:
-        status: the status of a limit, or of a key.
-        common: whether the row is a limit with keys: permits and lines are those of the keys.
-        keys: of a limit with keys, the keys that were read.
-        waits: the reason why tasks wait though the limit has room.
-    """
-
-    status: LimitStatus
-    common: bool = False
-    keys: tuple[LimitStatus, ...] = ()
-    waits: State | None = None
-
-
-def _held(row: LimitRow) -> str:
+def _held(row: Row) -> str:
     status = row.status
-    if row.common:
+    if row.keyed:
         each = "" if status.in_force is None else f"{status.in_force} each"
         total = str(status.held_of_keys) if status.keys else ""
         return f"{total} ({each})" if total and each else total or each
     return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
 
 
-def _parked(row: LimitRow) -> str:
-    if row.common:
+def _parked(row: Row) -> str:
+    if row.keyed:
         return str(row.status.parked_of_keys) if row.status.keys else ""
     return str(row.status.parked)
 
 
-def _keys(row: LimitRow) -> str:
-    return str(row.status.keys) if row.common and row.status.keys else ""
-
-
-def _states(row: LimitRow) -> str:
-    not_all = sum(bool(key.held or key.parked) for key in row.keys) < row.status.keys
-    found = [*states(row.status), *key_states(row.keys, cut=not_all), *([row.waits] if row.waits else [])]
-    return "; ".join(each.text for each in found)
+def _keys(row: Row) -> str:
+    return str(row.status.keys) if row.keyed and row.status.keys else ""
 
 
 def _needs(row: Holder | Reclaimed) -> str:
@@ -85,7 +61,7 @@ LIMITS = (
     Column("PARKED", _parked, right=True),
     Column("KEYS", _keys, right=True),
     Column("RATES", lambda row: ", ".join(rate.rate for rate in row.status.rates_in_force or row.status.rates)),
-    Column("STATE", _states, folds=True),
+    Column("STATE", lambda row: "; ".join(each.text for each in row.states), folds=True),
 )
 HOLDERS = (
     Column("TASK", lambda row: row.task_id),

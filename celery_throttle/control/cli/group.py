@@ -21,7 +21,7 @@ _MODULES = {
     "status": "look",
     "show": "look",
     "explain": "look",
-    "report": "report",
+    "report": "checks",
     "history": "history",
     "top": "top",
     "set": "steer",
@@ -31,14 +31,14 @@ _MODULES = {
     "disable": "steer",
     "enable": "steer",
     "release-hold": "steer",
-    "drop": "drop",
-    "drain": "drain",
+    "drop": "removal",
+    "drain": "removal",
     "remove-data": "removal",
     "locks": "locks",
     "unlock": "locks",
-    "audit": "audit",
-    "reap": "reap",
-    "doctor": "doctor",
+    "audit": "look",
+    "reap": "removal",
+    "doctor": "checks",
     "metrics": "metrics",
     "runnable": "metrics",
     "web": "web",
@@ -60,12 +60,14 @@ class _LazyGroup(DYMGroup):  # type: ignore[misc] # for the same reason
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         if cmd_name not in _MODULES:
             return None
-        module = import_module(f"{__package__}.{_MODULES[cmd_name]}")
-        command: click.Command = module.COMMANDS[cmd_name]
-        return command
+        import_module(f"{__package__}.{_MODULES[cmd_name]}")
+        from celery_throttle.control.cli.session import COMMANDS  # noqa: PLC0415 - most calls of celery do without
+
+        return COMMANDS[cmd_name]
 
 
 @click.group(cls=_LazyGroup)
+@click.version_option(package_name="celery-fair-throttle", message="%(package)s %(version)s")
 @click.pass_context
 @handle_preload_options  # before Celery 5.7 each command has to call it
 def throttle(ctx: click.Context, **_: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.store.history import History, Period
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _COUNTS: dict[str, Callable[[Period], int]] = {
@@ -61,7 +61,7 @@ def history(session: Session, limit: str, day: bool) -> None:
         return
     for number, each in enumerate(found):
         if number:
-            session.output.say()
+            session.output.line()
         _show(session, each, day=day, title=f"limit {each.limit}" if len(found) > 1 else "")
 
 
@@ -75,7 +75,7 @@ def _show(session: Session, found: History, *, day: bool, title: str) -> None:
     )
     rows = [*_counts(found), *_times(found), *_peaks(found)]
     if title:
-        session.output.say(title)
+        session.output.line(title)
     session.output.table(columns, rows, nothing="Nothing was counted.")
 
 
@@ -111,6 +111,3 @@ def _drawn(values: Sequence[float | None]) -> str:
     """Return a bar for each value, a dot for 0 and None."""
     most = max((each for each in values if each is not None), default=0) or 1
     return "".join(_BARS[min(int(each / most * 8), 7)] if each else "\u00b7" for each in values)
-
-
-COMMANDS = {"history": history}

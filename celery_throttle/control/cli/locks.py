@@ -11,7 +11,7 @@ from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.cli.session import NotFound, Wrong, command, typed, typed_again
+from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command, typed, typed_again
 from celery_throttle.control.limit_control import MOST
 from celery_throttle.errors import WrongArguments
 from celery_throttle.tasks.registry import dedups_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 _LOCKED = (
     Column("TASK", lambda row: row.task_id),
@@ -63,10 +63,7 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
         return
     with _as_arguments(task):
         found = _task(session, task).locked_by(*args, **kwargs)
-    if session.output.as_json:
-        session.output.json([found] if found else [])
-        return
-    session.output.table(_LOCKED, [found] if found else [], nothing="The lock is free.")
+    session.output.show_rows(_LOCKED, [found] if found else [], nothing="The lock is free.")
 
 
 @command("unlock")
@@ -91,10 +88,7 @@ def unlock(
     else:
         with _as_arguments(task):
             unlocked = take_away(_task(session, task), args, kwargs, **signature)
-    if session.output.as_json:
-        session.output.json({"unlocked": unlocked})
-        return
-    session.output.say("The lock is free." if unlocked else "The lock was free.")
+    session.output.show({"unlocked": unlocked}, "The lock is free." if unlocked else "The lock was free.")
 
 
 @contextmanager
@@ -103,25 +97,18 @@ def _as_arguments(task: str) -> Iterator[None]:
         yield
     except WrongArguments as error:
         fix = typed_again(task, "--args", "[17]", "--kwargs", '{"amount": 5}')
-        raise Wrong(f"{error}: write them as JSON, as in `{fix}`") from None
+        raise Ended(f"{error}: write them as JSON, as in `{fix}`", WRONG) from None
 
 
 def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
     if args or kwargs:
         raise click.UsageError(f"--args and --kwargs need a task: write `{typed('locks', 'TASK', '--args', '[17]')}`")
-    rows = session.throttle.locks(most=most)
-    if session.output.as_json:
-        session.output.json(rows)
-        return
-    session.output.table(_LOCKS, rows, nothing="No lock is held.")
+    session.output.show_rows(_LOCKS, session.throttle.locks(most=most), nothing="No lock is held.")
 
 
 def _task(session: Session, name: str) -> Throttled:
     task = session.app.tasks.get(name)
     if not isinstance(task, Throttled):
         singletons = ", ".join(sorted(dedups_of(session.app))) or "none"
-        raise NotFound(f"No throttled task {name!r} in this app. Its singletons: {singletons}")
+        raise Ended(f"No throttled task {name!r} in this app. Its singletons: {singletons}", FOUND)
     return task
-
-
-COMMANDS = {each.name: each for each in (locks, unlock)}

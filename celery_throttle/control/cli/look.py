@@ -1,4 +1,4 @@
-"""``status``, ``show`` and ``explain``."""
+"""``status``, ``show``, ``explain`` and ``audit``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.columns import HOLDERS, PARKED
+from celery_throttle.control.cli.columns import CHANGES, HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
-from celery_throttle.control.cli.session import FOUND, command
+from celery_throttle.control.cli.session import FOUND, command, typed
+from celery_throttle.control.known_limits import changes_of, holders_of, parked_of
 from celery_throttle.control.limit_control import MOST, longest_line
 from celery_throttle.control.pace import pace_of
-from celery_throttle.control.several import holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("status")
@@ -41,7 +41,7 @@ def status(session: Session, keys: bool, most: int) -> None:
     session.show_limits(limits[:most], of_keys)
     _print_if_cut(session, len(limits), most)
     if keys and of_keys and len(limits) < most:
-        output.say()
+        output.line()
         shown = of_keys[: most - len(limits)]
         session.show_limits(shown)
         _print_if_cut(session, len(limits) + len(shown), most)
@@ -66,10 +66,10 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
         return
     session.show_limits(statuses[:most], [row for row in statuses if row.key is not None])
     _print_if_cut(session, len(statuses), most)
-    output.say()
+    output.line()
     output.table(HOLDERS, holders, nothing="No task holds a permit.")
     _print_if_cut(session, len(holders), most)
-    output.say()
+    output.line()
     # Starts of keys are not counted, and of several limits it is not known which one lets a task start last.
     one_line = len(statuses) == 1 and limits[0].key is None
     columns = columns_of(pace_of(statuses[0], limits[0].history())) if one_line else PARKED
@@ -85,16 +85,25 @@ def explain(session: Session, task_id: str) -> int:
     Ends with 1 if no worker has seen the task yet, or the task has ended.
     """
     explanation = session.throttle.explain(task_id)
-    if session.output.as_json:
-        session.output.json(explanation)
-    else:
-        session.output.say(explanation)
+    session.output.show(explanation, explanation)
     return FOUND if explanation.state == "unknown" else 0
+
+
+@command("audit")
+@params.optional_limit
+@params.key
+@click.option("--most", type=click.IntRange(min=1), default=200, show_default=True, help="Rows at most.")
+def audit(session: Session, limit: str | None, key: str | None, most: int) -> None:
+    """List the changes at run time, newest first.
+
+    The newest 200 changes of each group of limits are kept.
+    """
+    if limit is None and key is not None:
+        raise click.UsageError(f"--key is one of a limit: write `{typed('audit', 'LIMIT', '--key', key)}`")
+    rows = session.throttle.audit(most=most) if limit is None else changes_of(session.limits(limit, key), most)
+    session.output.show_rows(CHANGES, rows, nothing="Nothing was changed.")
 
 
 def _print_if_cut(session: Session, rows: int, most: int) -> None:
     if rows >= most:
-        session.output.say(f"These are the first {most}; --most has more.")
-
-
-COMMANDS = {each.name: each for each in (status, show, explain)}
+        session.output.line(f"These are the first {most}; --most has more.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_throttle.control.cli.columns import RUNNABLE
-from celery_throttle.control.cli.session import NotFound, Wrong, command
+from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.runnable import UnknownQueue
@@ -18,7 +18,7 @@ from celery_throttle.control.runnable import UnknownQueue
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("metrics")
@@ -41,7 +41,7 @@ def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
     elif to is None:
         click.echo(exposition(found), nl=False)
     if unknown:  # the other metrics are written
-        raise NotFound(" ".join(unknown))
+        raise Ended(" ".join(unknown), FOUND)
 
 
 @command("runnable")
@@ -56,14 +56,14 @@ def runnable(session: Session, queues: tuple[str, ...]) -> None:
     try:
         found = session.throttle.runnable(*queues)
     except UnknownQueue as error:
-        raise NotFound(str(error)) from None
+        raise Ended(str(error), FOUND) from None
     if session.output.as_json:
         session.output.json(found)
         return
     session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
     for each in found:
         if not each.known:
-            session.output.say(f"{each}.")
+            session.output.line(f"{each}.")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -78,7 +78,4 @@ def _replace(path: Path, text: str) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise Wrong(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-COMMANDS = {"metrics": metrics, "runnable": runnable}
+        raise Ended(f"{path} cannot be written: {error.strerror or error}", WRONG) from error

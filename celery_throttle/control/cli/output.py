@@ -39,11 +39,25 @@ class Output:
         """Write a value as indented JSON."""
         click.echo(_dumped(value, indent=2))
 
+    def show(self, value: object, text: object) -> None:
+        """Write a value: as JSON, or as this text of one or more lines."""
+        if self.as_json:
+            self.json(value)
+        else:
+            self.line(text)
+
+    def show_rows(self, columns: Sequence[Column], rows: Sequence[object], *, nothing: str) -> None:
+        """Write rows: as JSON, or as a table."""
+        if self.as_json:
+            self.json(rows)
+        else:
+            self.table(columns, rows, nothing=nothing)
+
     def json_line(self, value: object) -> None:
         """Write a value as JSON in one line."""
         click.echo(_dumped(value))
 
-    def say(self, text: object = "") -> None:
+    def line(self, text: object = "") -> None:
         """Write a line, or several."""
         click.echo("\n".join(one_line(line) for line in str(text).split("\n")))
 

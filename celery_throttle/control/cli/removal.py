@@ -1,15 +1,19 @@
-"""``remove-data``."""
+"""What takes tasks and data out of the store: ``drop``, ``drain``, ``remove-data`` and ``reap``."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+from kombu.exceptions import OperationalError
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import InUse, command, typed
+from celery_throttle.control.cli.columns import DRAINED, RECLAIMED
+from celery_throttle.control.cli.session import FOUND, UNREACHABLE, Ended, command, typed
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse
+from celery_throttle.tasks.ours import REAP_TASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +21,85 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.removal import StoredData
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
+
+_DROPPABLE = ("parked", "waiting for its identity lock")
+
+
+@command("drop")
+@params.optional_limit
+@params.key
+@click.option("--task", "task_id", metavar="TASK_ID", help="Only this task, of any limit.")
+@params.yes
+@params.by
+@params.why
+def drop(
+    session: Session, limit: str | None, key: str | None, task_id: str | None, yes: bool, **signature: Any
+) -> None:
+    """Drop all parked tasks of LIMIT, or one task: they end as revoked.
+
+    Without --yes only counts the tasks. Running tasks go on.
+    """
+    if task_id is not None and (limit is not None or key is not None):
+        raise click.UsageError(f"--task is one task of any limit: write `{typed('drop', '--task', task_id)}`")
+    if key is not None and limit is None:
+        raise click.UsageError(f"--key is one of a limit: write `{typed('drop', 'LIMIT', '--key', key)}`")
+    if limit is None and not task_id:
+        raise click.UsageError(
+            f"write `{typed('drop', 'LIMIT')}`, with --key or without, or `{typed('drop', '--task', 'TASK_ID')}`"
+        )
+    if limit is not None:
+        count = session.limit(limit, key).drop(**signature, dry_run=not yes)
+    else:
+        count = _drop_one(session, str(task_id), yes, signature)
+    would = f"{counted(count, 'task')} would be dropped{'; --yes does it.' if count else '.'}"
+    session.output.show({"done": yes, "tasks": count}, f"{counted(count, 'task')} dropped." if yes else would)
+
+
+def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, Any]) -> int:
+    if yes and session.throttle.drop(task_id, **signature):
+        return 1
+    state = session.throttle.explain(task_id).state
+    if state in ("unknown", "lost"):
+        raise Ended(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still", FOUND)
+    return int(not yes and state in _DROPPABLE)
+
+
+@command("drain")
+@params.yes
+@params.by
+@params.why
+def drain(session: Session, yes: bool, **signature: Any) -> None:
+    """Publish all parked tasks to the queues that they came from.
+
+    A step of the removal of the library: stop the workers before. Without --yes only counts the tasks.
+    """
+    if session.by_url:
+        raise click.UsageError("drain publishes to the app's broker: name the app with -A, not the store with --url")
+    try:
+        rows = session.throttle.drain(**signature, dry_run=not yes)
+    except OperationalError as error:
+        message = f"The broker does not answer, the other tasks stay parked: {error}"
+        raise Ended(message, UNREACHABLE) from None
+    output = session.output
+    if output.as_json:
+        output.json({"done": yes, "queues": rows})
+        return
+    output.table(DRAINED, rows, nothing="Nothing is parked.")
+    if not yes and any(row.tasks for row in rows):
+        output.line("They would be published again; --yes does it.")
+    if any(row.elsewhere for row in rows):
+        output.line("Tasks of another broker stay parked: drain them with the app of that broker.")
+    if yes and "django_celery_beat" in sys.modules:
+        output.line(
+            f"django-celery-beat keeps its row {REAP_TASK} when the library is removed: delete the row, or beat still "
+            f"sends a task that no worker has."
+        )
+    if yes and any(row.left for row in rows):
+        output.line(
+            "The tasks that are left are duplicates that wait for their first, tasks that end without running, or "
+            "tasks that workers park again: stop these workers, or start them with throttle_enabled = False."
+        )
 
 
 @command("remove-data")
@@ -36,17 +118,10 @@ def remove_data(session: Session, yes: bool, force: bool, **signature: Any) -> N
     try:
         data = session.throttle.remove_data(**signature, dry_run=not yes, force=force)
     except StoreInUse as error:
-        raise InUse(f"{error}; --force beside --yes deletes the data anyway") from None
-    if session.output.as_json:
-        session.output.json({"done": yes, "data": data, "in_use": data.in_use})
-        return
-    if yes:
-        session.output.say(f"{counted(data.keys, 'key')} deleted.")
-    else:
-        for line in _counts(data):
-            session.output.say(line)
-    for other in data.others:
-        session.output.say(f"Keys that begin with {other} stay: another group, prefix or release has them.")
+        raise Ended(f"{error}; --force beside --yes deletes the data anyway", FOUND) from None
+    lines = [f"{counted(data.keys, 'key')} deleted."] if yes else _counts(data)
+    others = (f"Keys that begin with {each} stay: another group, prefix or release has them." for each in data.others)
+    session.output.show({"done": yes, "data": data, "in_use": data.in_use}, "\n".join([*lines, *others]))
 
 
 def _counts(data: StoredData) -> Iterator[str]:
@@ -69,4 +144,10 @@ def _counts(data: StoredData) -> Iterator[str]:
         yield "All of it would be deleted; --yes does it."
 
 
-COMMANDS = {"remove-data": remove_data}
+@command("reap")
+def reap(session: Session) -> None:
+    """Reclaim the permits of lost workers, whose leases have ended.
+
+    Workers and beat do that by themselves; this command does it now.
+    """
+    session.output.show_rows(RECLAIMED, session.throttle.reap(), nothing="No lease has ended.")

@@ -13,18 +13,15 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_throttle.control.cli.columns import LIMITS, LimitRow
+from celery_throttle.control.cli.columns import LIMITS
 from celery_throttle.control.cli.output import Output
 from celery_throttle.control.findings import Commands
+from celery_throttle.control.rows import rows_of, with_reasons
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
-from celery_throttle.control.waits import oldest_lines, reasons
-from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,13 +30,13 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = [
+    "COMMANDS",
     "FOUND",
     "PARTLY",
-    "InUse",
-    "NotFound",
+    "UNREACHABLE",
+    "WRONG",
+    "Ended",
     "Session",
-    "Unreachable",
-    "Wrong",
     "blank_app",
     "command",
     "in_shell",
@@ -48,41 +45,17 @@ __all__ = [
     "typed_before",
 ]
 
-#: The exit code of a command with a finding that needs attention.
-FOUND = 1
-#: The exit code of a command without a finding that could not check everything.
-PARTLY = 4
+#: The exit codes: a finding needs attention, there is no such limit or task, or the data is in use; the command or the
+#: configuration is wrong; the store does not answer, or refuses; no finding, but not everything could be checked.
+FOUND, WRONG, UNREACHABLE, PARTLY = 1, 2, 3, 4
 
 
-class _InOneLine(click.ClickException):
-    """End the command with one line on stderr."""
+class Ended(click.ClickException):
+    """End the command with one line on stderr, and an exit code."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(one_line(" ".join(message.split())))
-
-
-class NotFound(_InOneLine):
-    """There is no such limit or task."""
-
-    exit_code = FOUND
-
-
-class InUse(_InOneLine):
-    """The data to delete is in use."""
-
-    exit_code = FOUND
-
-
-class Wrong(_InOneLine):
-    """The command or the configuration is wrong."""
-
-    exit_code = 2
-
-
-class Unreachable(_InOneLine):
-    """The store does not answer, or refuses."""
-
-    exit_code = 3
+        self.exit_code = code  # type: ignore[misc] # a class variable in click's types
 
 
 class Session:
@@ -106,7 +79,7 @@ class Session:
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            raise NotFound(self._as_written(name) or in_shell(error)) from None
+            raise Ended(self._as_written(name) or in_shell(error), FOUND) from None
         return self.throttle.limit(name, key=known_key)
 
     def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
@@ -149,28 +122,9 @@ class Session:
             keys: the keys whose states are counted in the rows of their limits.
             one_line_each: whether to cut cells that are too long for the terminal.
         """
-        keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
-        of_limits: dict[str, list[LimitStatus]] = {row.name: [] for row in (*rows, *keys) if row.key is not None}
-        for each in keys:
-            of_limits[each.name].append(each)
-        keyed.update(of_limits, (row.name for row in rows if row.keys))
-        made = [
-            LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())))
-            if row.key is None and row.name in keyed
-            else LimitRow(row)
-            for row in rows
-        ]
+        made = with_reasons(self.app, rows_of(self.app, rows, keys))
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, self._with_reasons(made), nothing=nothing, one_line_each=one_line_each)
-
-    def _with_reasons(self, rows: list[LimitRow]) -> list[LimitRow]:
-        """Return the rows with the reason why tasks of a limit with room wait; with keys, that of the oldest task."""
-        lines = {row.status.bucket: row.status for row in rows if not row.common}
-        common = [row.status.name for row in rows if row.common and row.status.keys and not row.status.stopped]
-        lines |= {Bucket(name): line for name, line in oldest_lines(self.app, common).items()}
-        found = reasons(self.app, lines.values())
-        by_row = {row: found.get(line.bucket) for row, line in lines.items()}
-        return [row._replace(waits=by_row.get(row.status.bucket)) for row in rows]
+        self.output.table(LIMITS, made, nothing=nothing, one_line_each=one_line_each)
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -241,10 +195,10 @@ def _below_zero(args: Sequence[str]) -> str:
     return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
 
 
-def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
+def command(name: str, text: str | None = None) -> Callable[[Callable[..., int | None]], click.Command]:
     """Return a decorator that makes a command of a function of a `Session` and click's options.
 
-    The function returns the exit code, or None for 0.
+    The function returns the exit code, or None for 0. Its docstring is the help, unless there is another ``text``.
     """
 
     def make(function: Callable[..., int | None]) -> click.Command:
@@ -257,13 +211,16 @@ def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
             with _ended_in_one_line(settings_of(app).url):
                 ctx.exit(function(Session(app, output, by_url=bool(url)), **options) or 0)
 
-        made = click.command(name, cls=_Command)(run)
+        made = click.command(name, cls=_Command, help=text)(run)
         made.params.extend(_COMMON)
+        COMMANDS[name] = made
         return made
 
     return make
 
 
+#: The commands of the modules that were imported, by name.
+COMMANDS: dict[str, click.Command] = {}
 _GROUP = "Common Options"
 _COMMON = (
     CeleryOption(
@@ -287,9 +244,9 @@ def _ended_in_one_line(url: str | None) -> Iterator[None]:
     try:
         yield
     except StoreUnavailable as error:
-        raise Unreachable(f"{shown(url)}: {error}" if url else str(error)) from error
+        raise Ended(f"{shown(url)}: {error}" if url else str(error), UNREACHABLE) from error
     except ConfigurationError as error:
-        raise Wrong(in_shell(error)) from error
+        raise Ended(in_shell(error), WRONG) from error
 
 
 def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
@@ -305,9 +262,10 @@ def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
     except ConfigurationError as error:
         if named or url:
             raise
-        raise Wrong(
+        raise Ended(
             f"No app and no store is known: write celery -A proj throttle {ctx.info_name}, or --url "
-            f"redis://host:6379/0 behind it ({error})"
+            f"redis://host:6379/0 behind it ({error})",
+            WRONG,
         ) from None
     try:
         # The tasks have the groups of limits, so import the same modules as a worker: autodiscover and `imports`.
@@ -316,5 +274,6 @@ def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise Wrong(f"The tasks of the app cannot be imported: {type(error).__name__}: {error}") from error
+        message = f"The tasks of the app cannot be imported: {type(error).__name__}: {error}"
+        raise Ended(message, WRONG) from error
     return app

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 #: The most rows without a terminal.
@@ -68,10 +68,10 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
         output.json_line(rows)
         return
     click.clear()
-    session.output.say(when(datetime.now(timezone.utc)))
+    session.output.line(when(datetime.now(timezone.utc)))
     session.show_limits(rows, one_line_each=True)
     if len(found) > len(rows):
-        output.say(_fitting(_left_out(len(rows), len(found)), terminal))
+        output.line(_fitting(_left_out(len(rows), len(found)), terminal))
 
 
 def _left_out(shown: int, found: int) -> str:
@@ -85,6 +85,3 @@ def _fitting(text: str, terminal: os.terminal_size | None) -> str:
 
 def _busy(status: LimitStatus) -> tuple[int, int, str, str]:
     return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
-
-
-COMMANDS = {"top": top}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_throttle.control.cli.session import Wrong, command
+from celery_throttle.control.cli.session import WRONG, Ended, command
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__ = ["COMMANDS"]
+__all__: list[str] = []
 
 
 @command("web")
@@ -35,7 +35,7 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
     try:
         from celery_throttle.web.serving import listening, root_of, serve  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise Wrong(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'") from error
+        raise Ended(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'", WRONG) from error
     root = root_of(root_path)
     listener, url = listening(host, port, token)
     url = f"{url.rstrip('/')}{root}/"
@@ -43,8 +43,5 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
         if session.output.as_json:
             session.output.json_line({"url": url})
         else:
-            session.output.say(f"{url} (Ctrl-C ends it)")
+            session.output.line(f"{url} (Ctrl-C ends it)")
         serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
-
-
-COMMANDS = {"web": web}

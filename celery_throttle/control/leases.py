@@ -1,20 +1,24 @@
-"""Find workers that have stopped renewing their leases, and the duplicates that wait for their tasks."""
+"""Find leases that workers have stopped renewing: their workers, the duplicates that wait, the runs that may go on."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_throttle.control.findings import Commands, Finding
-from celery_throttle.core.wording import counted, shortened, span
+from celery_throttle.core.wording import at, counted, shortened, span
+from celery_throttle.store.explain import LOCK_STATES, Explanation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
+    from celery_throttle.control.lines import Look
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.holders import Holder
+    from celery_throttle.store.workers import LostRun
 
-__all__ = ["OVERDUE", "misses_renewals", "silent_workers"]
+__all__ = ["OVERDUE", "misses_renewals", "running_twice", "silent_workers", "with_lost_run"]
 
 #: Seconds. Workers and beat check leases at least this often, so none of them has seen a lease that ended before that.
 OVERDUE = 5.0
@@ -25,15 +29,9 @@ _NAMED = 3
 _PART = 1 / 3
 
 
-def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands | None = None) -> Iterator[Finding]:
-    """Yield the workers that hold permits or locks and do not answer, and the tasks that wait for these locks.
-
-    Args:
-        reader: the reader of one group of limits.
-        holders: the holders of the group.
-        commands: the beginning of commands.
-    """
-    commands = commands or Commands()
+def silent_workers(look: Look) -> Iterator[Finding]:
+    """Yield the workers that hold permits or locks and do not answer, and the tasks that wait for these locks."""
+    reader, holders, commands = look.reader, look.holders, look.commands
     lease = reader.store.lease
     late = [each for each in holders if misses_renewals(each, lease)]
     overdue = [each for each in late if each.lease_left < -OVERDUE]
@@ -99,3 +97,55 @@ def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterat
             "is reclaimed the lock is free, and a second run may begin while the first still runs.",
             waits=len(tasks),
         )
+
+
+def running_twice(look: Look) -> Iterator[Finding]:
+    """Yield the singletons that may run twice now."""
+    for run in look.reader.lost_runs():
+        if run.lock is None or not run.twice:
+            continue
+        _, task, since, nonce = run.lock
+        node = run.worker.partition("/")[0]
+        where = f"on worker {run.worker}" if run.heard else f"may still run on worker {run.worker}"
+        if task == run.task:
+            other = f"and {where}"
+        else:
+            other = f"and task {run.task} with the same identity {'runs ' if run.heard else ''}{where}"
+        yield Finding(
+            "runs-twice",
+            True,
+            f"Task {task}, which runs once, runs on worker {nonce.partition(':')[0]}, {other}.",
+            f"{_silence(run)} The other run began {at(since)}.",
+            (look.commands.inspect("ping", node),) if "@" in node else (),
+        )
+
+
+def with_lost_run(explanation: Explanation, runs: Iterable[LostRun]) -> Explanation:
+    """Return the explanation, with a run of the task whose lease has ended, if there is one."""
+    run = next((each for each in runs if each.task == explanation.task_id), None)
+    if run is None:
+        return explanation
+    if explanation.state != "unknown":
+        also = f"It also runs on worker {run.worker}" if run.heard else f"It may also still run on worker {run.worker}"
+        return replace(explanation, reasons=(*explanation.reasons, f"{also}, which {_since(run)}."))
+    reasons = [f"It ran on worker {run.worker}, which {_since(run)}."]
+    reasons += ["That worker has called since, so the run goes on."] if run.heard else []
+    return replace(explanation, state="lost", reasons=(*reasons, _of_lock(run)), worker=run.worker)
+
+
+def _of_lock(run: LostRun) -> str:
+    if run.lock is None:
+        return "Its identity lock is free: a second run may have begun, and ended."
+    state, task, since, _ = run.lock
+    if task == run.task:
+        return f"Its identity lock waits for its next delivery, since {at(since)}: then a second run begins."
+    return f"Task {task} has its identity lock ({LOCK_STATES[state]}, since {at(since)})."
+
+
+def _since(run: LostRun) -> str:
+    return f"has not renewed its lease since {at(run.since)}"
+
+
+def _silence(run: LostRun) -> str:
+    called = f" That worker has called since, at {at(run.heard)}, so its run goes on." if run.heard else ""
+    return f"Worker {run.worker} {_since(run)}, and has not reported an end.{called}"

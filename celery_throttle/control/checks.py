@@ -1,0 +1,238 @@
+"""The checks, each with what it looks at: ``report`` makes those about now, ``doctor`` those about the set-up.
+
+Each finding comes from one fixed rule. A finding is an alarm if work is lost, or waits longer than the patience for a
+reason that an operator can end.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_throttle.control.causes import causes
+from celery_throttle.control.declarations import differing_declarations
+from celery_throttle.control.findings import Commands, Finding, in_order, waiting
+from celery_throttle.control.leases import running_twice, silent_workers
+from celery_throttle.control.lines import Look
+from celery_throttle.control.queues import NO_ANSWER, consumed
+from celery_throttle.control.reader import MOST, MOST_LANES, readers
+from celery_throttle.control.server import FULL, StoreFacts, examine
+from celery_throttle.core.wording import at, counted, one_line, shortened, span
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.remarks import remarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import timedelta
+
+    from celery_throttle.store.parked_tasks import ParkedInQueue
+
+__all__ = ["CHECKS", "Check", "Checked"]
+
+_NAMED = 3
+
+
+class Check(NamedTuple):
+    """A check.
+
+    Attributes:
+        looks_at: what it looks at, in words.
+        finds: yields what is wrong.
+        now: whether it is about now, and so a part of ``report``.
+        set_up: whether it is about the set-up, and so a part of ``doctor``.
+    """
+
+    looks_at: str
+    finds: Callable[[Checked], Iterable[Finding]]
+    now: bool = True
+    set_up: bool = False
+
+
+class Checked:
+    """What is checked: an app with its servers and its groups of limits.
+
+    Args:
+        app: the Celery app.
+        commands: the beginning of commands.
+        patience: how long a task may wait before its wait is an alarm.
+
+    Attributes:
+        groups: the groups of limits.
+        unchecked: a sentence for each part that could not be checked.
+    """
+
+    def __init__(self, app: Any, commands: Commands, patience: timedelta) -> None:
+        app.finalize(auto=True)
+        self.app, self.commands, self.patience = app, commands, patience
+        self.unchecked: list[str] = []
+        self.groups = [Look(app, each, commands, patience, self.unchecked) for each in readers(app)]
+
+    @property
+    def at(self) -> datetime:
+        """The store's time at the beginning."""
+        read = (each.clock[0] for each in self.groups if "clock" in vars(each))
+        return next(read, datetime.now(timezone.utc))
+
+    @cached_property
+    def servers(self) -> list[tuple[StoreFacts, list[str]]]:
+        """The facts of each server that has limits of the app, with a sentence for each problem of the server."""
+        settings = settings_of(self.app)
+        groups = [each.reader.group for each in self.groups]
+        some = groups if "+cluster://" in settings.url else groups[:1]
+        return [examine(settings.url, settings.keys(group), settings.durability) for group in some]
+
+    def findings(self, checks: Iterable[Check]) -> tuple[Finding, ...]:
+        """Return what these checks find, in the order of the kinds."""
+        found = dict.fromkeys(each for check in checks for each in check.finds(self))
+        # A queue that no worker consumes is the reason why no worker takes its tasks.
+        dead = {each.queue for each in found if each.kind == "no-worker"}
+        return in_order(each for each in found if each.kind != "no-slot" or each.queue not in dead)
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def _useless(checked: Checked) -> Iterator[Finding]:
+    """Yield the problems of servers that let no task start or be parked."""
+    for facts, problems in checked.servers:
+        for problem in problems:
+            if _is_useless(facts, problem):
+                why = _refused(checked) if problem.startswith(FULL) else ""
+                yield Finding("store", True, _sentence(problem), why)
+
+
+def _unsuitable(checked: Checked) -> Iterator[Finding]:
+    """Yield the other problems of servers."""
+    for facts, problems in checked.servers:
+        if facts.unknown:
+            checked.unchecked.append(f"The store does not report: {', '.join(facts.unknown)}.")
+        for problem in problems:
+            if not _is_useless(facts, problem):
+                yield Finding("set-up", False, _sentence(problem))
+
+
+def _is_useless(facts: StoreFacts, problem: str) -> bool:
+    return facts.role not in (None, "master") or bool(facts.missing_rights) or problem.startswith(FULL)
+
+
+def _sentence(problem: str) -> str:
+    return f"{problem[0].upper()}{problem[1:]}."
+
+
+def _refused(checked: Checked) -> str:
+    """Return a sentence: how often workers have lost the store, or the store refused a call."""
+    try:
+        count = sum(each.reader.store_errors() for each in checked.groups)
+    except StoreUnavailable:
+        return ""
+    return f"Workers have counted {counted(count, 'store error')} so far."
+
+
+def _options(checked: Checked) -> Iterator[Finding]:
+    return (Finding("set-up", False, each) for each in remarks(checked.app))
+
+
+# -- each group of limits ----------------------------------------------------------------------------------------------
+
+
+def _of_groups(finds: Callable[[Look], Iterable[Finding]]) -> Callable[[Checked], Iterator[Finding]]:
+    """Return a check of each group, until the store refuses to answer about the group."""
+
+    def check(checked: Checked) -> Iterator[Finding]:
+        for look in checked.groups:
+            try:
+                yield from () if look.left_out else finds(look)
+            except StoreUnavailable as error:
+                look.leave_out()
+                yield Finding("store", True, "Holders and parked tasks cannot be read.", str(error))
+
+    return check
+
+
+def _lost_data(look: Look) -> Iterator[Finding]:
+    """Yield that the store has lost its data; then the limits cannot be checked yet."""
+    _, settling = look.clock
+    if settling:
+        look.leave_out()
+        yield Finding(
+            "settling",
+            True,
+            f"The store has lost its data: nothing starts for another {span(settling)}.",
+            "The workers put their holders back, so the limits cannot be checked yet.",
+        )
+
+
+def _records(look: Look) -> Iterator[Finding]:
+    found = sorted(look.reader.set_aside(MOST), key=lambda each: (each.since, each.task_id, each.key, each.field))
+    aside = [each for each in found if each.task_id]
+    dropped = [each for each in found if not each.task_id]
+    if dropped:
+        named = shortened([f"{each.key}[{each.field}]" for each in dropped], _NAMED)
+        yield Finding(
+            "dropped",
+            True,
+            f"{counted(len(dropped), 'field')} of the store could not be read and {'were' if dropped[1:] else 'was'} "
+            f"dropped: {one_line(named)}.",
+            f"Another program or another release writes to these keys; the first since {at(dropped[0].since)}.",
+            ("ThrottleControl(app).set_aside() has the former values, for a week.",),
+            since=dropped[0].since,
+        )
+    for why in dict.fromkeys(each.why for each in aside):
+        tasks = [each.task_id for each in aside if each.why == why]
+        since = next(each.since for each in aside if each.why == why)
+        yield Finding(
+            "set-aside",
+            True,
+            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks, _NAMED)}.",
+            f"Their records in the store are {why}, the first since {at(since)}.",
+            ("ThrottleControl(app).set_aside() has the records; their messages are kept for a week.",),
+            since=since,
+        )
+
+
+def _unconsumed(checked: Checked) -> Iterator[Finding]:
+    """Yield the queues of parked tasks that no worker consumes."""
+    queues: dict[str, ParkedInQueue] = {}
+    yield from _of_groups(partial(_add_queues, queues))(checked)
+    taken = consumed(checked.app) if queues else set()
+    if taken is None:
+        checked.unchecked.append(NO_ANSWER)
+        return
+    for queue in sorted(queues.keys() - taken):
+        _, count, since = queues[queue]
+        yield Finding(
+            "no-worker",
+            since is not None and checked.at - since > checked.patience,
+            f"No worker that answers consumes queue {queue!r}: {waiting(count, since, checked.at)}.",
+            "Workers were asked by remote control.",
+            (checked.commands.worker(queue),),
+            queue=queue,
+            waits=count,
+            since=since,
+        )
+
+
+def _add_queues(known: dict[str, ParkedInQueue], look: Look) -> Iterable[Finding]:
+    """Add the parked tasks of each queue of a group."""
+    found, cut = look.reader.parked_by_queue()
+    if cut:
+        look.unchecked.append(f"The queues of the parked tasks behind the first {MOST_LANES} lanes.")
+    known |= {queue: parked.and_also(known.get(queue)) for queue, parked in found.items()}
+    return ()
+
+
+#: The checks, in their order.
+CHECKS = (
+    Check("the server: whether tasks can start and be parked", _useless, set_up=True),
+    Check("the server: release, durability, eviction, latency, clock", _unsuitable, now=False, set_up=True),
+    Check("the options of tasks, and the settings", _options, now=False, set_up=True),
+    Check("the data of the store: whether the store has just lost it", _of_groups(_lost_data)),
+    Check("the records of tasks: whether they can be read", _of_groups(_records), set_up=True),
+    Check("the limits that workers and this code declare", _of_groups(differing_declarations), set_up=True),
+    Check("changes at run time, and the first task in each line", _of_groups(causes)),
+    Check("the leases of workers, and the duplicates that wait for one", _of_groups(silent_workers)),
+    Check("runs of singletons whose leases have ended", _of_groups(running_twice)),
+    Check("the queues of parked tasks", _unconsumed),
+)

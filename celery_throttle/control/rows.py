@@ -1,0 +1,172 @@
+"""The rows of limits, for tables and for the page, with the reason why tasks of a limit with room wait."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.reader import readers
+from celery_throttle.core.naming import is_outside
+from celery_throttle.core.policy import limits_of
+from celery_throttle.core.wording import counted, one_line
+from celery_throttle.store.limit_status import LimitStatus, State
+from celery_throttle.store.standing import key_states, refusals
+from celery_throttle.tasks.registry import policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.parked_tasks import First
+    from celery_throttle.store.task_view import TaskView
+
+__all__ = ["Row", "reasons", "rows_of", "with_reasons"]
+
+#: Seconds after which a task that could start is checked again: a worker with a slot takes one in a tenth.
+_AGAIN = 0.25
+_NO_WORKER = "no-worker"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A limit, or one key of it.
+
+    Attributes:
+        status: the status; for a limit with keys, that of the limit itself.
+        keyed: whether this is a limit with keys, used or not.
+        keys: of a limit with keys, the keys that were read.
+        otherwise: whether the worker that started last has declared the limit otherwise than this code.
+        waits: the reason why tasks wait though the limit has room.
+    """
+
+    status: LimitStatus
+    keyed: bool = False
+    keys: tuple[LimitStatus, ...] = ()
+    otherwise: bool = False
+    waits: State | None = None
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """How it stands, with the numbers of keys that stand in some way by themselves."""
+        own = [each for each in self.status.states if not (self.keyed and each.kind == "full")]
+        own += [State("declared", "declared otherwise by the worker that started last")] if self.otherwise else []
+        not_all = sum(bool(key.held or key.parked) for key in self.keys) < self.status.keys
+        return (*own, *key_states(self.keys, cut=not_all), *([self.waits] if self.waits else []))
+
+    @property
+    def unexplained(self) -> LimitStatus | None:
+        """The longest line whose numbers do not show why tasks wait; None if there is none."""
+        found = [each for each in (self.status, *self.keys) if _is_open(each)]
+        return max(found, key=lambda each: each.parked, default=None)
+
+
+def rows_of(app: Any, statuses: Iterable[LimitStatus], keys: Iterable[LimitStatus] = ()) -> list[Row]:
+    """Return the rows of these limits and keys.
+
+    Args:
+        app: the Celery app.
+        statuses: the status of the limits and keys to show.
+        keys: the keys whose states are counted in the rows of their limits.
+    """
+    statuses, of_limits = list(statuses), dict[str, list[LimitStatus]]()
+    for each in keys:
+        of_limits.setdefault(each.name, []).append(each)
+    keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
+    keyed.update(of_limits, (each.name for each in statuses if each.key is not None or each.keys))
+    return [
+        Row(each, keyed=True, keys=tuple(of_limits.get(each.name, ())))
+        if each.key is None and each.name in keyed
+        else Row(each)
+        for each in statuses
+    ]
+
+
+def with_reasons(app: Any, rows: Iterable[Row], most: int | None = None) -> list[Row]:
+    """Return the rows with the reason why tasks wait in a line of the limit that has room.
+
+    That line is the longest of those that were read; of a limit whose keys were not read, that of the oldest task.
+
+    Args:
+        app: the Celery app.
+        rows: the rows.
+        most: the most lines to check; the reason of each other line is "not looked at".
+    """
+    rows = list(rows)
+    unread = [row.status.name for row in rows if row.status.keys and not row.keys and not row.status.stopped]
+    oldest = _oldest_lines(app, unread)
+    lines = [oldest.get(row.status.name) if row.keyed and not row.keys else row.unexplained for row in rows]
+    found = reasons(app, filter(None, lines), most)
+    return [replace(row, waits=found.get(line.bucket)) if line else row for row, line in zip(rows, lines, strict=True)]
+
+
+def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
+    """Return the reason why tasks wait, for each line whose limit has room.
+
+    Args:
+        app: the Celery app.
+        statuses: the status of the limits and keys.
+        most: the most lines to check; the state of each other line is "not looked at".
+    """
+    waiting = [each for each in statuses if _is_open(each)]
+    found = {each.bucket: State("unread", "not looked at") for each in waiting}
+    waiting = waiting[:most]
+    found |= _looked(app, waiting)
+    again = [each for each in waiting if found[each.bucket].kind == _NO_WORKER]
+    if again:
+        time.sleep(_AGAIN)
+        found |= _looked(app, again)
+    return found
+
+
+def _is_open(status: LimitStatus) -> bool:
+    """Return whether tasks wait though the limit or key lets them start: its own states do not name the reason."""
+    return bool(status.parked) and not any(refusals(status))
+
+
+def _oldest_lines(app: Any, limits: list[str]) -> dict[str, LimitStatus]:
+    """Return the line of the oldest task of each limit, of all keys."""
+    found: dict[str, LimitStatus] = {}
+    for reader in readers(app):
+        lines = {limit: each.bucket for limit, each in reader.oldest(limits).items()}
+        statuses = reader.stand([each.text for each in lines.values()])
+        found |= dict(zip(lines, statuses, strict=True))
+    return found
+
+
+def _looked(app: Any, waiting: list[LimitStatus]) -> dict[Bucket, State]:
+    found = {each.bucket: State("elsewhere", "its tasks wait in other lines") for each in waiting}
+    for reader in readers(app) if waiting else ():
+        firsts = reader.firsts([each.bucket for each in waiting])
+        found |= {
+            each.bucket: _reason(reader, each, first)
+            for each, first in zip(waiting, firsts, strict=True)
+            if first is not None  # None: a limit of another group, or its tasks wait in other lines
+        }
+    return found
+
+
+def _reason(reader: Reader, status: LimitStatus, first: First) -> State:
+    view = reader.explain(first.task_id)
+    if view.state != "parked":
+        return State("moving", "its first task has just left the line")
+    return _of_view(status, view)
+
+
+def _of_view(status: LimitStatus, view: TaskView) -> State:
+    if view.settling:
+        return State("settling", "nothing starts: the store has lost its data")
+    costs = {need.bucket: need.permits for need in view.needs}
+    others = (each for each in view.limits if each.bucket != status.bucket)
+    other = next((each for each in others if any(refusals(each, costs.get(each.bucket, 1)))), None)
+    if other is not None:
+        return State("elsewhere", f"its first task waits for {other.bucket}")
+    cost = costs.get(status.bucket, 1)
+    if not status.has_room(cost):
+        return State("full", f"its first task needs {counted(cost, 'permit')}")
+    if view.service:
+        return State(_NO_WORKER, f"no worker takes it: it needs one of broker {one_line(view.service)}")
+    if is_outside(view.queue):
+        return State(_NO_WORKER, "the process that waits for the permit does not take it")
+    return State(_NO_WORKER, f"no worker takes it (queue {one_line(view.queue)})")
