@@ -250,7 +250,7 @@ def test_a_change_is_seen(browser: Browser, app: Any) -> None:
     browser.run("window.same = true; document.querySelector('tbody a').focus()")
     browser.shows("live")
     ThrottleControl(app).limit("api").pause(by="bob", why="incident 42", until=3600)
-    until(lambda: browser.sees("by bob (incident 42)"), timeout=15)
+    until(lambda: browser.sees("paused by bob until") and browser.sees("incident 42"), timeout=15)
     assert browser.focused == "api"
     assert browser.run("return window.same")
 
