@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.checks import seconds, text
+from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as duration
 from celery_throttle.errors import ConfigurationError
@@ -122,8 +122,7 @@ class LockCalls:
 
     def forget(self, identity: str | bytes, fencing_token: int) -> Call:
         """Return the call that ends the grant with this token."""
-        if isinstance(fencing_token, bool) or not isinstance(fencing_token, int):
-            raise ConfigurationError(f"fencing_token must be the number that locked_by() shows, got {fencing_token!r}")
+        whole("fencing_token", fencing_token, 0, 2**63, fix="the number that locked_by() shows")
         # Not the receipt of release, with which a later release by the owner would count as a success.
         receipt = named_key(self.prefix, "lock", f"forgotten:{fencing_token}")
         return _call("release", (self.key(identity), receipt), str(fencing_token), "", RECEIPT_MS)
