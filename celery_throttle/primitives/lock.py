@@ -118,7 +118,7 @@ class _Locks:
 
 @constructor_with_fixes()
 class AsyncIdentityLock(_Locks):
-    """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
+    """As `IdentityLock`, with the same arguments, on an asyncio client; both may be used on one prefix.
 
     ::
 
@@ -130,14 +130,6 @@ class AsyncIdentityLock(_Locks):
             locks = AsyncIdentityLock(client)
             async with locks.hold("order 17", timeout=5, renew=True) as held:
                 return held.fencing_token
-
-    Args:
-        client: a client of redis.asyncio.
-        prefix: the beginning of all keys; objects with the same prefix share locks and tokens.
-        lease: how many seconds a lock lasts unless it is renewed, by default.
-
-    Raises:
-        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
         As `IdentityLock`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two

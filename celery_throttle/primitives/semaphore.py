@@ -127,7 +127,7 @@ class _Semaphore:
 
 @constructor_with_fixes()
 class AsyncFairSemaphore(_Semaphore):
-    """As `FairSemaphore`, on an asyncio client; both may be used on one name, and share one line.
+    """As `FairSemaphore`, with the same arguments, on an asyncio client; both share the line of one name.
 
     ::
 
@@ -140,20 +140,11 @@ class AsyncFairSemaphore(_Semaphore):
             async with encoders.hold("web-1", timeout=30, renew=True) as permit:
                 return permit.ticket
 
-    Args:
-        client: a client of redis.asyncio; closing it also closes the connections that are kept from earlier waits.
-        name: the name of the semaphore.
-        limit: number of permits, unless one is set with `set_limit`.
-        lease: how many seconds a permit lasts unless it is renewed, by default.
-        prefix: the beginning of all keys.
-
-    Raises:
-        ConfigurationError: an argument cannot work; all methods raise it, too.
-
     Warning:
         As `FairSemaphore`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
         thirds of the lease loses the permit. For a cancelled acquire, a background task leaves the line, or releases a
-        permit that was just granted. If the loop ends before that, the permit lasts until the end of its lease.
+        permit that was just granted. If the loop ends before that, the permit lasts until the end of its lease. Closing
+        the client also closes the connections that are kept from earlier waits.
     """
 
     _held = AsyncHeldPermit
