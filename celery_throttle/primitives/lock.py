@@ -85,11 +85,12 @@ class _Locks:
         self._calls = LockCalls(prefix, lease)
 
     async def _attempt(self, attempt: Attempt, on_lost: Callable[[Any], object] | None) -> Any:
+        """Return the held lock, or the present grant of another owner."""
         started = time.monotonic()
-        got = answer(await ask(self._client, attempt.call))
-        if not got.granted:
-            return got
-        token, deadline = got.holder.fencing_token, started + attempt.lease
+        granted, holder = answer(await ask(self._client, attempt.call))
+        if not granted:
+            return holder
+        token, deadline = holder.fencing_token, started + attempt.lease
         return self._held(self._client, self._calls, attempt, fencing_token=token, deadline=deadline, on_lost=on_lost)
 
     async def _wait(self, attempt: Attempt, deadline: float, on_lost: Callable[[Any], object] | None) -> Any:
@@ -98,13 +99,13 @@ class _Locks:
             await settled(hints.subscribe(attempt.key))
             while True:
                 # The first message confirms the subscription. The attempt after it finds an earlier release.
-                held = await self._attempt(attempt, on_lost)
+                found = await self._attempt(attempt, on_lost)
                 left = deadline - time.monotonic()
-                if isinstance(held, Lease):
-                    return held
+                if isinstance(found, Lease):
+                    return found
                 if left <= 0:
                     return None
-                await settled(hints.get_message(timeout=min(left, next_look(held.holder.lease_left))))
+                await settled(hints.get_message(timeout=min(left, next_look(found.lease_left))))
         finally:
             await settled(hints.aclose() if self._awaits else hints.close())
 

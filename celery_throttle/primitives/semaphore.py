@@ -21,6 +21,7 @@ from celery_throttle.primitives.lease import (
 )
 from celery_throttle.primitives.mailbox import Mailboxes
 from celery_throttle.primitives.semaphore_calls import (
+    LISTED,
     STAY,
     Granted,
     PermitInfo,
@@ -97,8 +98,8 @@ class _Semaphore:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(self._calls.name)}>"
 
-    async def _look(self) -> SemaphoreState:
-        return state(await ask(self._client, self._calls.look()))
+    async def _look(self, listed: int = 0) -> SemaphoreState:
+        return state(await ask(self._client, self._calls.look(listed)))
 
     async def _ask(self, turn: Turn, stay: float = 0, channel: str = "") -> tuple[Granted | Waits | None, float]:
         asked_at = time.monotonic()
@@ -210,7 +211,7 @@ class AsyncFairSemaphore(_Semaphore):
 
     async def holders(self) -> tuple[PermitInfo, ...]:
         """As `FairSemaphore.holders`."""
-        return state(await ask(self._client, self._calls.look_at_all())).holders
+        return (await self._look(LISTED)).holders
 
     async def waiting(self) -> int:
         """As `FairSemaphore.waiting`."""
