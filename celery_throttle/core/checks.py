@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST",
+    "NOT_IN_KEYS",
     "TEN_YEARS",
     "closest",
     "flag",
@@ -33,7 +34,7 @@ __all__ = [
 MOST = 10**9 - 1
 #: In seconds.
 TEN_YEARS = 10 * 365 * 86400.0
-_NOT_IN_KEYS = frozenset("{}*?[]\\ \n")
+NOT_IN_KEYS = frozenset("{}*?[]\\ \n")
 
 
 def is_whole(value: object, least: int = 1, most: int = MOST) -> TypeIs[int]:
@@ -113,7 +114,7 @@ def key_part(what: str, value: object, usual: str) -> str:
     Raises:
         ConfigurationError: it cannot, or would need quoting in ``SCAN MATCH``.
     """
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200 or _NOT_IN_KEYS & set(value):  # noqa: PLR2004 - as for names
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200 or NOT_IN_KEYS & set(value):  # noqa: PLR2004 - as for names
         raise _wrong(what, "text without braces, wildcards and blanks", value, usual)
     return value
 

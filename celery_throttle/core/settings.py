@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from celery_throttle.core.checks import closest, flag, group_name, key_part, one_of, seconds, text, whole
+from celery_throttle.core.checks import NOT_IN_KEYS, closest, flag, group_name, key_part, one_of, seconds, text, whole
 from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.options import TASK_OPTIONS
@@ -48,7 +48,6 @@ _ELSEWHERE = {
 _DAY = 86400.0
 #: The length of the name of an environment, which has to fit into the head of each page on a phone.
 _LONGEST_ENVIRONMENT = 40
-_NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Settings:
 
     def behind(self, keyprefix: str) -> Settings:
         """Return the settings with Celery's ``global_keyprefix`` in front of the prefix."""
-        fit = "".join(f"%{ord(each):02x}" if each in _NOT_IN_PREFIX else each for each in keyprefix)
+        fit = "".join(f"%{ord(each):02x}" if each in NOT_IN_KEYS else each for each in keyprefix)
         return replace(self, prefix=fit + self.prefix)
 
     @classmethod

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
+from celery_throttle.core.checks import closest
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["constructor_with_fixes", "with_fixes"]
@@ -26,7 +26,7 @@ def with_fixes(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
     Args:
         by_place: the fix for a call with one positional text too many; a template with ``{name}`` (of the object),
             ``{method}`` and ``{value}``.
-        instead: the fix for each argument name of other libraries; also for each missing argument.
+        instead: the fix for each argument name that belongs elsewhere; also for each missing argument.
     """
 
     def decorate(function: F) -> F:
@@ -68,8 +68,8 @@ def _what_is_wrong(
     what, names = _shown(function, args), [each.name for each in parameters]
     if wrong := [name for name in kwargs if name not in names]:
         name = wrong[0]
-        close = get_close_matches(name, names, n=1)
-        fix = instead.get(name) or (f"did you mean {close[0]}=?" if close else _taken(names))
+        close = closest(name, names)
+        fix = instead.get(name) or (f"did you mean {close}=?" if close else _taken(names))
         return f"{what} takes no {name}={kwargs[name]!r:.80}: {fix}"
     places = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     if len(args) - 1 > len(places):

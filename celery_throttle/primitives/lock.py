@@ -85,11 +85,12 @@ class _Locks:
         self._calls = LockCalls(prefix, lease)
 
     async def _attempt(self, attempt: Attempt, on_lost: Callable[[Any], object] | None) -> Any:
+        """Return the held lock, or the present grant of another owner."""
         started = time.monotonic()
-        got = answer(await ask(self._client, attempt.call))
-        if not got.granted:
-            return got
-        token, deadline = got.holder.fencing_token, started + attempt.lease
+        granted, holder = answer(await ask(self._client, attempt.call))
+        if not granted:
+            return holder
+        token, deadline = holder.fencing_token, started + attempt.lease
         return self._held(self._client, self._calls, attempt, fencing_token=token, deadline=deadline, on_lost=on_lost)
 
     async def _wait(self, attempt: Attempt, deadline: float, on_lost: Callable[[Any], object] | None) -> Any:
@@ -98,13 +99,13 @@ class _Locks:
             await settled(hints.subscribe(attempt.key))
             while True:
                 # The first message confirms the subscription. The attempt after it finds an earlier release.
-                held = await self._attempt(attempt, on_lost)
+                found = await self._attempt(attempt, on_lost)
                 left = deadline - time.monotonic()
-                if isinstance(held, Lease):
-                    return held
+                if isinstance(found, Lease):
+                    return found
                 if left <= 0:
                     return None
-                await settled(hints.get_message(timeout=min(left, next_look(held.holder.lease_left))))
+                await settled(hints.get_message(timeout=min(left, next_look(found.lease_left))))
         finally:
             await settled(hints.aclose() if self._awaits else hints.close())
 
@@ -118,7 +119,7 @@ class _Locks:
 
 @constructor_with_fixes()
 class AsyncIdentityLock(_Locks):
-    """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
+    """As `IdentityLock`, with the same arguments, on an asyncio client; both may be used on one prefix.
 
     ::
 
@@ -130,14 +131,6 @@ class AsyncIdentityLock(_Locks):
             locks = AsyncIdentityLock(client)
             async with locks.hold("order 17", timeout=5, renew=True) as held:
                 return held.fencing_token
-
-    Args:
-        client: a client of redis.asyncio.
-        prefix: the beginning of all keys; objects with the same prefix share locks and tokens.
-        lease: how many seconds a lock lasts unless it is renewed, by default.
-
-    Raises:
-        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
         As `IdentityLock`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two

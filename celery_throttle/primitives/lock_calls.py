@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.checks import seconds, text
+from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as duration
 from celery_throttle.errors import ConfigurationError
@@ -18,7 +18,7 @@ from celery_throttle.store.scripts import Call, Script
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["Answer", "Attempt", "Grant", "LockCalls", "LockInfo", "answer", "info"]
+__all__ = ["Attempt", "Grant", "LockCalls", "LockInfo", "answer", "info"]
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,6 @@ class LockInfo:
             f"{self.owner} since {at(self.since)}, lease ends in {duration(self.lease_left)}, "
             f"fencing token {self.fencing_token}"
         )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to an attempt to take a lock.
-
-    Attributes:
-        granted: whether the owner of the attempt has the lock now.
-        again: whether this owner already had the lock before the call.
-        holder: the present grant.
-    """
-
-    granted: bool
-    again: bool
-    holder: LockInfo
 
 
 @dataclass(frozen=True)
@@ -122,8 +107,7 @@ class LockCalls:
 
     def forget(self, identity: str | bytes, fencing_token: int) -> Call:
         """Return the call that ends the grant with this token."""
-        if isinstance(fencing_token, bool) or not isinstance(fencing_token, int):
-            raise ConfigurationError(f"fencing_token must be the number that locked_by() shows, got {fencing_token!r}")
+        whole("fencing_token", fencing_token, 0, 2**63, fix="the number that locked_by() shows")
         # Not the receipt of release, with which a later release by the owner would count as a success.
         receipt = named_key(self.prefix, "lock", f"forgotten:{fencing_token}")
         return _call("release", (self.key(identity), receipt), str(fencing_token), "", RECEIPT_MS)
@@ -133,10 +117,10 @@ class LockCalls:
         return _call("look", (self.key(identity),))
 
 
-def answer(raw: Any) -> Answer:
-    """Parse the reply of lock/acquire.lua."""
+def answer(raw: Any) -> tuple[bool, LockInfo]:
+    """Parse the reply of lock/acquire.lua: whether the owner of the attempt has the lock now, and the present grant."""
     code, *holder = raw
-    return Answer(code > 0, code == 2, _info(*holder))  # noqa: PLR2004 - as in the script
+    return code > 0, _info(*holder)
 
 
 def info(raw: Any) -> LockInfo | None:

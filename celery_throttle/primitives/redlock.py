@@ -199,7 +199,7 @@ class _Redlock:
 
 @constructor_with_fixes()
 class AsyncRedlock(_Redlock):
-    """As `Redlock`, on asyncio clients; both may be used on the same servers.
+    """As `Redlock`, with the same arguments, on asyncio clients; both may be used on the same servers.
 
     ::
 
@@ -211,16 +211,6 @@ class AsyncRedlock(_Redlock):
             locks = AsyncRedlock(clients)
             async with locks.hold("nightly report", timeout=5, renew=True) as held:
                 return not held.lost
-
-    Args:
-        clients: one client of redis.asyncio for each server, with a short ``socket_timeout`` and no retries.
-        prefix: the beginning of all keys.
-        lease: how long a lock lasts unless it is renewed, by default.
-        node_timeout: how long to wait for a server; short beside the lease.
-        drift: how far the servers' clocks may run apart during a lease, as a part of the lease.
-
-    Raises:
-        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
         As `Redlock`: **no fencing token**, so the lock saves work, but proves nothing to the resource. Also, a task of

@@ -21,6 +21,7 @@ from celery_throttle.primitives.lease import (
 )
 from celery_throttle.primitives.mailbox import Mailboxes
 from celery_throttle.primitives.semaphore_calls import (
+    LISTED,
     STAY,
     Granted,
     PermitInfo,
@@ -97,8 +98,8 @@ class _Semaphore:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(self._calls.name)}>"
 
-    async def _look(self) -> SemaphoreState:
-        return state(await ask(self._client, self._calls.look()))
+    async def _look(self, listed: int = 0) -> SemaphoreState:
+        return state(await ask(self._client, self._calls.look(listed)))
 
     async def _ask(self, turn: Turn, stay: float = 0, channel: str = "") -> tuple[Granted | Waits | None, float]:
         asked_at = time.monotonic()
@@ -127,7 +128,7 @@ class _Semaphore:
 
 @constructor_with_fixes()
 class AsyncFairSemaphore(_Semaphore):
-    """As `FairSemaphore`, on an asyncio client; both may be used on one name, and share one line.
+    """As `FairSemaphore`, with the same arguments, on an asyncio client; both share the line of one name.
 
     ::
 
@@ -140,20 +141,11 @@ class AsyncFairSemaphore(_Semaphore):
             async with encoders.hold("web-1", timeout=30, renew=True) as permit:
                 return permit.ticket
 
-    Args:
-        client: a client of redis.asyncio; closing it also closes the connections that are kept from earlier waits.
-        name: the name of the semaphore.
-        limit: number of permits, unless one is set with `set_limit`.
-        lease: how many seconds a permit lasts unless it is renewed, by default.
-        prefix: the beginning of all keys.
-
-    Raises:
-        ConfigurationError: an argument cannot work; all methods raise it, too.
-
     Warning:
         As `FairSemaphore`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
         thirds of the lease loses the permit. For a cancelled acquire, a background task leaves the line, or releases a
-        permit that was just granted. If the loop ends before that, the permit lasts until the end of its lease.
+        permit that was just granted. If the loop ends before that, the permit lasts until the end of its lease. Closing
+        the client also closes the connections that are kept from earlier waits.
     """
 
     _held = AsyncHeldPermit
@@ -219,7 +211,7 @@ class AsyncFairSemaphore(_Semaphore):
 
     async def holders(self) -> tuple[PermitInfo, ...]:
         """As `FairSemaphore.holders`."""
-        return state(await ask(self._client, self._calls.look_at_all())).holders
+        return (await self._look(LISTED)).holders
 
     async def waiting(self) -> int:
         """As `FairSemaphore.waiting`."""

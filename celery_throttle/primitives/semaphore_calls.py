@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AGAIN",
     "IDLE",
+    "LISTED",
     "STAY",
     "Granted",
     "PermitInfo",
@@ -44,7 +45,7 @@ IDLE = 8
 AGAIN = 0.2
 _MOST_PERMITS = 1_000_000
 #: Most holders in a list.
-_LISTED = 10_000
+LISTED = 10_000
 _NONCE_BYTES = 8
 _MOVES_THE_LINE = frozenset({"acquire", "release", "set_limit"})
 #: The part of a lease that must be left when a hint arrives; with less, the caller asks the store for a full lease.
@@ -163,10 +164,6 @@ class SemaphoreCalls:
     def look(self, listed: int = 0) -> Call:
         """Return the call that reads the state with at most ``listed`` holders."""
         return self._call("look", "", listed)
-
-    def look_at_all(self) -> Call:
-        """Return the call that reads the state with its holders."""
-        return self.look(_LISTED)
 
     def _call(self, verb: str, permit: str, *rest: str | int, keys: tuple[str, ...] = ()) -> Call:
         shared = ("semaphore/permits", "semaphore/line") if verb in _MOVES_THE_LINE else ("semaphore/permits",)
