@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from benchmarks.site import Bench
-    from celery_throttle.store.exchange import Change
+    from celery_throttle.store.exchange import DeliveryChange
     from celery_throttle.store.scripts import Call
 
 __all__ = ["GOAL", "Clock", "first_load", "scripts", "server_with_scripts"]
@@ -89,13 +89,13 @@ class _Timed(StandIn):
         self,
         slots: int = 0,
         *,
-        over: Sequence[Change] = (),
+        over: Sequence[DeliveryChange] = (),
         asked: Iterable[Arrival] = (),
         parked: Iterable[Arrival] = (),
-    ) -> list[Change]:
+    ) -> list[DeliveryChange]:
         """Send rows as a worker does, call by call, until the slots are taken; return the ends of started tasks."""
         left = ([*over], [*asked], [*parked])
-        started: list[Change] = []
+        started: list[DeliveryChange] = []
         while True:
             portion = Portion(*([row.needs for row in rows[:MOST_ROWS]] for rows in left))
             ends, asks, parks = (take_rows(rows, portion.of(rows)) for rows in left)
@@ -143,7 +143,7 @@ def _tenants(play: Play) -> None:
     worker = play.worker()
     worker.declare(fair='{"permits":50,"fair":true}')
     worker.work(parked=(_task("1:fair", turn=("fair", f"tenant-{n}", _TURN_STEP)) for n in range(play.sizes.tenants)))
-    over: list[Change] = []
+    over: list[DeliveryChange] = []
     for _ in range(20):
         over = worker.work(_SLOTS, over=over)
     for view in (worker.store.parked("fair", 100), worker.store.parked(None, 100), worker.store.firsts(["fair"])):
@@ -179,7 +179,7 @@ def _queues(play: Play) -> None:
     tasks = [_task("1:api", queue) for _ in range(play.sizes.tasks // len(names) + 1) for queue in names]
     worker.work(parked=tasks)
     worker.work(parked=(_task("", queue) for queue in names))
-    over: list[Change] = []
+    over: list[DeliveryChange] = []
     for _ in range(10):
         over = worker.work(_SLOTS, over=over)
     elsewhere = play.worker("another")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.site import BenchmarkError
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Change, Exchange
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, read_exchanged
 from celery_throttle.store.scripts import execute
 
@@ -30,9 +30,9 @@ _AT_ONCE = 500
 _DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 
-def ended(task: str, nonce: str, needs: str = "") -> Change:
+def ended(task: str, nonce: str, needs: str = "") -> DeliveryChange:
     """Return the row about a run that has succeeded."""
-    return Change("ended", task, 0, nonce, _DONE, needs)
+    return DeliveryChange("ended", task, 0, nonce, _DONE, needs)
 
 
 def _rows(limits: dict[str, int | str]) -> list[tuple[str, str]]:

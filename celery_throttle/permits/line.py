@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.store.exchange import Change, Exchange
+from celery_throttle.store.exchange import DeliveryChange, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Batch:
     asking: list[Asking] = field(default_factory=list)
     lining: list[Asking] = field(default_factory=list)
     leaving: list[Asking] = field(default_factory=list)
-    ended: list[tuple[Change, Future[None]]] = field(default_factory=list)
+    ended: list[tuple[DeliveryChange, Future[None]]] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
     def __bool__(self) -> bool:
@@ -81,7 +81,7 @@ class Batch:
     def end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
         """Give a permit back; return a future for the store's answer."""
         done: Future[None] = Future()
-        self.ended.append((Change("ended", task, 0, nonce, facts), done))
+        self.ended.append((DeliveryChange("ended", task, 0, nonce, facts), done))
         return done
 
     def fail(self, error: Exception) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.facts import Facts
 
-__all__ = ["Arrival", "Change", "Delivery", "Exchange"]
+__all__ = ["Arrival", "Delivery", "DeliveryChange", "Exchange"]
 
 
 @lru_cache(maxsize=64)
@@ -91,7 +91,7 @@ class Arrival(NamedTuple):
         return more
 
 
-class Change(NamedTuple):
+class DeliveryChange(NamedTuple):
     """What became of a delivery since the last call.
 
     Attributes:
@@ -141,7 +141,7 @@ class Exchange:
     clock: float = 0.0
     errors: int = 0
     arrived: list[Arrival] = field(default_factory=list)
-    changed: list[Change] = field(default_factory=list)
+    changed: list[DeliveryChange] = field(default_factory=list)
     gone: list[tuple[str, ...]] = field(default_factory=list)
 
     def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "") -> str:

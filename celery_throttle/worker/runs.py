@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
-from celery_throttle.store.exchange import Arrival, Change, Delivery
+from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import header_of
 
@@ -83,7 +83,7 @@ class Permit:
         """Give the permit to another run."""
         self.run = run
 
-    def passed(self) -> Change | None:
+    def passed(self) -> DeliveryChange | None:
         """Return the row that gives the store the new holder if the permit was passed on, else None.
 
         Afterwards ``holder`` is the new one.
@@ -93,7 +93,7 @@ class Permit:
         before, to = self.holder, self.run.arrival
         facts = Facts(began=True, message=Message.NOBODY, result=self.result)
         self.holder, self.result = to, None
-        return Change("passed", before.task, before.attempt, before.nonce, facts, to=to)
+        return DeliveryChange("passed", before.task, before.attempt, before.nonce, facts, to=to)
 
     def go_back(self) -> None:
         """Note that a call puts the run's task back in line."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import Change, Exchange
+from celery_throttle.store.exchange import DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, read_exchanged
 from celery_throttle.store.identity_locks import TAKEN, read_claimed
 from tests.explore import rules
@@ -71,7 +71,7 @@ def send(world: World, place: int) -> None:
     slots = 0 if worker.leaving else max(world.free_slots(place), 0)
     said, queue = worker.say, world.config.queues[place]
     over = {row.nonce for row in said.ended}
-    unacked = [Change("unacked", *which, nonce) for nonce, which in said.unacked.items()]
+    unacked = [DeliveryChange("unacked", *which, nonce) for nonce, which in said.unacked.items()]
     row = Exchange(
         slots=slots,
         arrived=[_arrival(world, worker.runs[nonce]) for nonce in said.arrived],
@@ -154,7 +154,7 @@ def _answered(world: World, worker: Worker, run: Run, answer: int) -> None:
         _parked(world, worker, run)
     elif not wanted:
         facts = _facts(worker, run, Result.NOTHING, began=False)
-        worker.say.changed.append(Change("ended", run.task_id, run.attempt, run.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts))
         del worker.runs[run.nonce]
     else:
         if answer != Answer.GRANTED:
@@ -182,7 +182,7 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
     book = world.state.books[task]
     if worker.leaving:
         facts = Facts(began=False, message=Message.PLACE)
-        worker.say.changed.append(Change("ended", grant.task, grant.attempt, grant.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", grant.task, grant.attempt, grant.nonce, facts))
         return
     again = grant.deliveries > 0 or grant.message == b"1"
     run = Run(task, grant.attempt, grant.nonce, lock.spec if lock else "", None, None, worker.epoch, redelivered=again)
@@ -213,7 +213,7 @@ def _begin(world: World, worker: Worker, run: Run) -> None:
     run.state = "running"
     if not world.task(run).late:
         if run.stored:
-            worker.say.changed.append(Change("began", run.task_id, run.attempt, run.nonce))
+            worker.say.changed.append(DeliveryChange("began", run.task_id, run.attempt, run.nonce))
         else:
             world.acknowledge(worker, run)
         run.acked = True
@@ -286,7 +286,7 @@ def _over(world: World, worker: Worker, run: Run, facts: Facts) -> None:
     _settle(world, worker, run.nonce)
     worker.permits.pop(run.nonce, None)
     worker.runs.pop(run.nonce, None)
-    worker.say.changed.append(Change("ended", run.task_id, run.attempt, run.nonce, facts))
+    worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts))
 
 
 def _settle(world: World, worker: Worker, nonce: str) -> None:
@@ -296,7 +296,7 @@ def _settle(world: World, worker: Worker, nonce: str) -> None:
         permit = worker.permits[nonce]
         told, to = permit.told, world.arrival(worker.runs[nonce])
         facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
-        worker.say.changed.append(Change("passed", told.task, told.attempt, told.nonce, facts, to=to))
+        worker.say.changed.append(DeliveryChange("passed", told.task, told.attempt, told.nonce, facts, to=to))
         worker.permits[nonce] = Permit(to)
 
 
@@ -305,7 +305,7 @@ def end_spare(worker: Worker) -> None:
     for permit in worker.spare.values():
         told = permit.told
         facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
-        worker.say.changed.append(Change("ended", told.task, told.attempt, told.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", told.task, told.attempt, told.nonce, facts))
     worker.spare = {}
 
 

@@ -16,7 +16,7 @@ from tests.explore.worlds import IDENTITY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_throttle.store.exchange import Change
+    from celery_throttle.store.exchange import DeliveryChange
     from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from tests.explore.worlds import Config, Task
@@ -112,12 +112,12 @@ class Message:
     """The rows that a worker sends with its next call, by nonce or row."""
 
     arrived: list[str] = field(default_factory=list)
-    changed: list[Change] = field(default_factory=list)
+    changed: list[DeliveryChange] = field(default_factory=list)
     unacked: dict[str, tuple[str, int]] = field(default_factory=dict)
     gone: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
-    def ended(self) -> list[Change]:
+    def ended(self) -> list[DeliveryChange]:
         return [row for row in self.changed if row.event == "ended"]
 
     @property

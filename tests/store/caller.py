@@ -11,7 +11,7 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Change, Delivery, Exchange
+from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, read_exchanged
 from celery_throttle.store.reading import text
 from celery_throttle.store.scripts import execute
@@ -70,8 +70,8 @@ class Rows:
     slots: int = 0
     errors: int = 0
     clock: float = 0.0
-    passed: list[Change] = field(default_factory=list)
-    ended: list[Change] = field(default_factory=list)
+    passed: list[DeliveryChange] = field(default_factory=list)
+    ended: list[DeliveryChange] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
     unacked: list[Delivery] = field(default_factory=list)
     acked: list[Delivery] = field(default_factory=list)
@@ -93,9 +93,9 @@ class Rows:
             changed=[
                 *self.passed,
                 *self.ended,
-                *(Change("began", task, 0, nonce) for task, nonce in self.began),
-                *(Change("unacked", *each) for each in self.unacked),
-                *(Change("acked", *each) for each in self.acked),
+                *(DeliveryChange("began", task, 0, nonce) for task, nonce in self.began),
+                *(DeliveryChange("unacked", *each) for each in self.unacked),
+                *(DeliveryChange("acked", *each) for each in self.acked),
             ],
             gone=[
                 *(("unread", task, why) for task, why in self.unread),
@@ -120,17 +120,17 @@ class Heard(Reply):
         return cls(**parts, asked=reply.arrived[:asked], parked=parked)
 
 
-def passed(task: str, nonce: str, result: Result, to: Arrival, attempt: int = 0) -> Change:
+def passed(task: str, nonce: str, result: Result, to: Arrival, attempt: int = 0) -> DeliveryChange:
     """Return the row about a run that has ended, whose permit another task has."""
-    return Change("passed", task, attempt, nonce, Facts(True, Message.NOBODY, result), to=to)
+    return DeliveryChange("passed", task, attempt, nonce, Facts(True, Message.NOBODY, result), to=to)
 
 
-def ended(run: Arrival | Grant, how: str | Facts = "done") -> Change:
+def ended(run: Arrival | Grant, how: str | Facts = "done") -> DeliveryChange:
     """Return the row about the end of a run; the message is where it came from."""
     facts = how if isinstance(how, Facts) else ENDS[how]
     if isinstance(run, Arrival) and isinstance(how, str):
         facts = _BROKERS.get(how, facts)
-    return Change("ended", run.task, run.attempt, run.nonce, facts)
+    return DeliveryChange("ended", run.task, run.attempt, run.nonce, facts)
 
 
 def held_by(grant: Grant) -> Arrival:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from celery_throttle.core.dedup import Dedup, LockPlan, fenced
-from celery_throttle.store.exchange import Arrival, Change
+from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Answer, Grant
 from celery_throttle.store.identity_locks import TAKEN, read_claimed, read_locked
 from celery_throttle.store.scripts import execute
@@ -132,7 +132,7 @@ class LockCaller(Caller):
     def end_as(self, task: str, nonce: str) -> None:
         """Report the success of a run, from any worker."""
         row = ended(Arrival(task, "", nonce=nonce))
-        self.exchange(ended=[Change("ended", task, 0, nonce, row.facts)])
+        self.exchange(ended=[DeliveryChange("ended", task, 0, nonce, row.facts)])
 
     def look_once(self, slots: int = 1) -> tuple[Started, ...]:
         return started_of(self.look(slots))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import Change
+from celery_throttle.store.exchange import DeliveryChange
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.facts_table import comes_back, second_goes_on
 
@@ -103,7 +103,7 @@ class Model:
 
     # -- one call ------------------------------------------------------------------------------------------------
 
-    def ended(self, row: Change) -> Entry | None:
+    def ended(self, row: DeliveryChange) -> Entry | None:
         """End a run; return its entry as it was, or None if that nonce held nothing."""
         entry = self.entries.get(row.task)
         if not entry or entry.nonce != row.nonce or not entry.nonce:
@@ -130,7 +130,7 @@ class Model:
             self._note_ran(row.task, second, comes_again=False)
         return before
 
-    def _ended_late(self, row: Change) -> None:
+    def _ended_late(self, row: DeliveryChange) -> None:
         """A run has ended that had lost its lease: if it succeeded, no copy of its task starts any more."""
         entry, again = self.entries.get(row.task), _facts_of(row).message is Message.BROKER
         if not again:
@@ -148,7 +148,7 @@ class Model:
             del self.entries[row.task]
             self._note_ran(row.task, entry, comes_again=again)
 
-    def _end_over(self, row: Change, entry: Entry) -> Facts:
+    def _end_over(self, row: DeliveryChange, entry: Entry) -> Facts:
         """End a run after another has succeeded: it is a success, and its expected retry is dropped."""
         message, result = _facts_of(row).message, _facts_of(row).result
         if message is Message.LOST:
@@ -345,7 +345,7 @@ class Model:
         return {task: each.second for task, each in self.entries.items() if each.second}
 
     def _reclaim(self, task: str) -> None:
-        self.ended(Change("ended", task, 0, self.entries[task].nonce, _LOST))
+        self.ended(DeliveryChange("ended", task, 0, self.entries[task].nonce, _LOST))
 
     def _next_ticket(self) -> int:
         self.ticket += 1
@@ -370,6 +370,6 @@ def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     return Entry(limit, record.attempt, *place, message, record.nonce, record.told, record.unacked)
 
 
-def _facts_of(row: Change) -> Facts:
+def _facts_of(row: DeliveryChange) -> Facts:
     assert row.facts
     return row.facts

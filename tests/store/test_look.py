@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange import Change
+from celery_throttle.store.exchange import DeliveryChange
 from tests.store.caller import ENDS, LEASE, Caller, ended
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, let_come_due, peek
@@ -109,7 +109,7 @@ def only_one_can_start(redis: Redis, count: int) -> Caller:
         worker.exchange(parked=[worker.parcel(f"w {limit.name}", limit) for limit in some])
     assert worker.look_on(0) == []
     last = f"h {lanes[-1].name}"
-    worker.exchange(0, ended=[Change("ended", last, 0, peek(redis).records[last].nonce, ENDS["done"])])
+    worker.exchange(0, ended=[DeliveryChange("ended", last, 0, peek(redis).records[last].nonce, ENDS["done"])])
     return worker
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival, Change
+    from celery_throttle.store.exchange import Arrival, DeliveryChange
     from tests.store.caller import Caller
 
 
-def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> Change:
+def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> DeliveryChange:
     return passed(held.task, held.nonce, result, to)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.store.exchange import Arrival, Change
+    from celery_throttle.store.exchange import Arrival, DeliveryChange
     from tests.store.model import Entry
     from tests.store.peek import Record, Snapshot
 
@@ -65,7 +65,7 @@ class Worker:
     stored: set[str] = field(default_factory=set)
     #: refused, to be parked with the next call that parks
     refused: list[Arrival] = field(default_factory=list)
-    ended: list[Change] = field(default_factory=list)
+    ended: list[DeliveryChange] = field(default_factory=list)
     #: the call under way whose reply never came, and the answer if it was carried out
     unheard: tuple[Rows, Heard | None] | None = None
     #: parked, and not reported as acknowledged yet

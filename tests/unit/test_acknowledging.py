@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.store.exchange import Change
+from celery_throttle.store.exchange import DeliveryChange
 from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.held_back.held_back import HeldBack
@@ -51,7 +51,7 @@ def test_unacknowledged_finished_run_is_sent_with_the_next_call(keeps: bool) -> 
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
     worker.acknowledging.has_run(run)
-    assert worker.outbox.next_batch(0).exchange.changed == [Change("unacked", *run.delivery)]
+    assert worker.outbox.next_batch(0).exchange.changed == [DeliveryChange("unacked", *run.delivery)]
 
 
 def test_acknowledged_parked_task_is_not_sent() -> None:
@@ -66,7 +66,7 @@ def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
     run = worker.run()
     worker.acknowledging.parked(run)
     worker.lose_broker()
-    assert worker.outbox.next_batch(0).exchange.changed == [Change("unacked", *run.delivery)]
+    assert worker.outbox.next_batch(0).exchange.changed == [DeliveryChange("unacked", *run.delivery)]
     assert worker.outbox.next_batch(0).exchange.changed == []
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import Needs
-from celery_throttle.store.exchange import Change, Delivery
+from celery_throttle.store.exchange import Delivery, DeliveryChange
 from celery_throttle.worker import runs
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.store_side import outbox as outbox_module
@@ -55,7 +55,7 @@ def limited(task: str, size: int = 1) -> Run:
     return run
 
 
-def rows(batch: Batch, event: str) -> list[Change]:
+def rows(batch: Batch, event: str) -> list[DeliveryChange]:
     return [row for row in batch.exchange.changed if row.event == event]
 
 

@@ -12,7 +12,7 @@ import pytest
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Change, Exchange
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
 from celery_throttle.store.gate_script import ALONE, AT_ONCE, gate_text, inlined, reached
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.scripts import Call, Script, pack
@@ -185,10 +185,10 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
             one._replace(task='t"2', attempt=1, lock='{"how":1}', code="c", unacked=True, turn=("gpu", "k", 5)),
         ],
         changed=[
-            Change("began", "t7", 0, "w:7"),
-            Change("unacked", "t6", 2, "w:6"),
-            Change("ended", 't"0', 1, "w:0", Facts(False, Message.PLACE), needs="1:gpu"),
-            Change("passed", "t8", 0, "w:8", Facts(True, Message.NOBODY, Result.FAILURE), to=one),
+            DeliveryChange("began", "t7", 0, "w:7"),
+            DeliveryChange("unacked", "t6", 2, "w:6"),
+            DeliveryChange("ended", 't"0', 1, "w:0", Facts(False, Message.PLACE), needs="1:gpu"),
+            DeliveryChange("passed", "t8", 0, "w:8", Facts(True, Message.NOBODY, Result.FAILURE), to=one),
         ],
         gone=[("revoked", "t5"), ("never", "t3", "i", "t2")],
     )

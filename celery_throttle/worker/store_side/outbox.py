@@ -6,7 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
-from celery_throttle.store.exchange import Change, Delivery, Exchange
+from celery_throttle.store.exchange import Delivery, DeliveryChange, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_messages, take_rows
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.arrived: list[Run] = []
-        self._changed: list[Change] = []
+        self._changed: list[DeliveryChange] = []
         self._gone: list[tuple[str, ...]] = []
         self._acknowledging: list[Run] = []  # since the last call
         self._unacked: list[Delivery] = []
@@ -87,11 +87,11 @@ class Outbox:
 
     def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0, needs: str = "") -> None:
         """Report that a run has ended, and that the permits of ``needs`` are free."""
-        self._changed.append(Change("ended", task, attempt, nonce, facts, needs))
+        self._changed.append(DeliveryChange("ended", task, attempt, nonce, facts, needs))
 
     def began(self, delivery: Delivery) -> None:
         """Report that a task begins which is acknowledged early, so that the store deletes its message."""
-        self._changed.append(Change("began", *delivery))
+        self._changed.append(DeliveryChange("began", *delivery))
 
     def acknowledging(self, run: Run) -> None:
         """Note a run that was parked with the last call, and whose broker message is being acknowledged.
@@ -114,7 +114,7 @@ class Outbox:
 
     def acked(self, delivery: Delivery) -> None:
         """Report that the broker's message of a task that was parked as unacknowledged is acknowledged now."""
-        self._changed.append(Change("acked", *delivery))
+        self._changed.append(DeliveryChange("acked", *delivery))
 
     def revoked(self, tasks: list[str]) -> None:
         """Have revoked tasks leave their lines."""
@@ -195,7 +195,7 @@ class Outbox:
         """Return whether the next batch may have ``fewest`` bytes of messages or more, which take long to send."""
         return sum(len(run.parcel) for run in self.arrived[:MOST_ROWS]) >= fewest
 
-    def _take_changed(self, portion: Portion) -> list[Change]:
+    def _take_changed(self, portion: Portion) -> list[DeliveryChange]:
         ends = portion.of([row for row in self._changed[:MOST_ROWS] if row.event == "ended"])
         taken = 0
         for row in self._changed[:MOST_ROWS]:
@@ -214,7 +214,7 @@ class Outbox:
         unacked = self._unacked + [run.delivery for run in self._acknowledging if run.at_broker]
         self._acknowledging.clear()
         self._unacked.clear()
-        return changed + [Change("unacked", *delivery) for delivery in unacked]
+        return changed + [DeliveryChange("unacked", *delivery) for delivery in unacked]
 
     @property
     def _lacks_holders(self) -> bool:
@@ -248,7 +248,7 @@ class Outbox:
         """Report that a permit was passed on, if it was, before any row about its new holder."""
         self._changed += self._passed_on(permit)
 
-    def _passed_on(self, permit: Permit) -> list[Change]:
+    def _passed_on(self, permit: Permit) -> list[DeliveryChange]:
         if permit not in self._passed:
             return []
         del self._passed[permit]
