@@ -71,7 +71,8 @@ def throttle(ctx: click.Context, **_: Any) -> None:
     \b
     Exit codes: 0 fine; 1 a finding needs attention, or there is no such
     limit or task; 2 the command or the configuration is wrong;
-    3 the store cannot be reached, or refuses.
+    3 the store cannot be reached, or refuses; 4 report found no alarm, but
+    could not check everything.
     """
 
 
