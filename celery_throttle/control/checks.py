@@ -83,6 +83,11 @@ class Checked:
         some = groups if "+cluster://" in settings.url else groups[:1]
         return [examine(settings.url, settings.keys(group), settings.durability) for group in some]
 
+    @property
+    def problems(self) -> Iterator[tuple[StoreFacts, str]]:
+        """The problems of the servers, each with the facts of its server."""
+        return ((facts, problem) for facts, problems in self.servers for problem in problems)
+
     def findings(self, checks: Iterable[Check]) -> tuple[Finding, ...]:
         """Return what these checks find, in the order of the kinds."""
         found = dict.fromkeys(each for check in checks for each in check.finds(self))
@@ -96,21 +101,17 @@ class Checked:
 
 def _useless(checked: Checked) -> Iterator[Finding]:
     """Yield the problems of servers that let no task start or be parked."""
-    for facts, problems in checked.servers:
-        for problem in problems:
-            if _is_useless(facts, problem):
-                why = _refused(checked) if problem.startswith(FULL) else ""
-                yield Finding("store", True, _sentence(problem), why)
+    for facts, problem in checked.problems:
+        if _is_useless(facts, problem):
+            yield Finding("store", True, _sentence(problem), _refused(checked) if problem.startswith(FULL) else "")
 
 
 def _unsuitable(checked: Checked) -> Iterator[Finding]:
     """Yield the other problems of servers."""
-    for facts, problems in checked.servers:
-        if facts.unknown:
-            checked.unchecked.append(f"The store does not report: {', '.join(facts.unknown)}.")
-        for problem in problems:
-            if not _is_useless(facts, problem):
-                yield Finding("set-up", False, _sentence(problem))
+    unknown = (facts.unknown for facts, _ in checked.servers if facts.unknown)
+    checked.unchecked.extend(f"The store does not report: {', '.join(each)}." for each in unknown)
+    others = (problem for facts, problem in checked.problems if not _is_useless(facts, problem))
+    return (Finding("set-up", False, _sentence(each)) for each in others)
 
 
 def _is_useless(facts: StoreFacts, problem: str) -> bool:

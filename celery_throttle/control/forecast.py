@@ -42,6 +42,8 @@ class Bound:
         limit: the limit that refuses them, None if no limit does.
         key: the value of the limit's key.
         queue: the queue without a worker that answers, None for another reason.
+        kind: ``"paused"``, ``"held-back"``, ``"undeclared"``, ``"full"``, ``"barred"`` (another task goes first),
+            ``"rate"``, ``"line"`` (others come first), or ``"no-worker"``.
     """
 
     why: str
@@ -49,6 +51,7 @@ class Bound:
     limit: str | None = None
     key: str | None = None
     queue: str | None = None
+    kind: str = ""
 
     def __str__(self) -> str:
         return f"{counted(self.tasks, 'task')} would wait on: {one_line(self.why)}."
@@ -182,7 +185,9 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
         play.starts.total(),
         play.at_most,
         sum(_too_many(after[each.bucket]) for each in own if _has_less(asked, each, after[each.bucket])),
-        tuple(Bound(why, count, *where) for (why, *where), count in play.bounds.items()),
+        tuple(
+            Bound(each.why, count, each.limit, each.key, each.queue, each.kind) for each, count in play.bounds.items()
+        ),
         len(waiters),
         parked,
         tuple(unchecked),

@@ -10,13 +10,13 @@ from celery import Task
 from celery.result import AsyncResult
 
 from celery_throttle.control.limit_control import LimitControl
-from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.control.reader import AT_ONCE, Reader, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,8 +41,7 @@ class KnownLimits:
     def readers(self) -> list[Reader]:
         """Return a reader for each group that a limit of the app names, and one for the default group."""
         self._policies()
-        groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
-        return [Reader(self._app, group) for group in groups]
+        return list(readers(self._app))
 
     def limit(self, limit: str | Limit | Task[..., Any], key: object) -> LimitControl:
         """Return the control of a limit; see `ThrottleControl.limit`."""

@@ -360,7 +360,7 @@ def _busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:
 
 def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
     """Return the sort key of limits and keys: the longest lines first."""
-    return -status.parked, -status.held, status.name, status.key or ""
+    return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
 
 
 def _check_look(find: object, sort: object, skip: object) -> None:

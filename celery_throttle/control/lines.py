@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.findings import waiting
 from celery_throttle.control.reader import MOST, Reader
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import First, Oldest
 
-__all__ = ["Line", "Look", "Looked", "first_lines", "partly"]
+__all__ = ["Line", "Look", "partly"]
 
 #: The most lines of each group of limits that are checked, each with a call.
 _MOST_LINES = 50
@@ -74,7 +74,7 @@ class Look:
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """The lines, with their first tasks."""
-        lines, left = first_lines(self.reader, self.statuses, _MOST_LINES)
+        lines, left = _first_lines(self.reader, self.statuses, _MOST_LINES)
         if left:
             self.unchecked.append(
                 f"{left} of {left + len(lines)} lines: that of the longest wait of each limit comes first, then those "
@@ -118,20 +118,8 @@ class Line:
         return self.first.since if self.first else None
 
 
-class Looked(NamedTuple):
-    """The lines that were read.
-
-    Attributes:
-        lines: the lines, with their first tasks.
-        left: the number of other lines among the statuses; the lines of the keys of a stopped limit do not count.
-    """
-
-    lines: tuple[Line, ...]
-    left: int
-
-
-def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> Looked:
-    """Return the lines to check, so that no limit hides the lines of others.
+def _first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> tuple[tuple[Line, ...], int]:
+    """Return the lines to check, so that no limit hides the lines of others, and the number of the other lines.
 
     These are, for each limit, the line of its oldest task, also if that line is not among the statuses; all lines of
     keys that are stopped by themselves; and ``most`` others, the longest lines of each limit in turn. For a limit that
@@ -148,7 +136,7 @@ def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> L
     stands |= {each.bucket: each for each in reader.stand([each.text for each in looked_at if each not in stands])}
     firsts = reader.firsts(looked_at)
     lines = tuple(Line(stands[bucket], first) for bucket, first in zip(looked_at, firsts, strict=True))
-    return Looked(lines, len(in_turn[most:]))
+    return lines, len(in_turn[most:])
 
 
 def _by_limit(status: LimitStatus) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import listed
@@ -22,10 +22,17 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Waiter
 
-__all__ = ["Play"]
+__all__ = ["Play", "Reason"]
 
-#: The reason in words, with its limit, key and queue.
-_Reason = tuple[str, str | None, str | None, str | None]
+
+class Reason(NamedTuple):
+    """The reason why tasks would wait; see `celery_throttle.control.forecast.Bound`."""
+
+    kind: str
+    why: str
+    limit: str | None = None
+    key: str | None = None
+    queue: str | None = None
 
 
 class Play:
@@ -44,14 +51,14 @@ class Play:
         #: number of tasks that start, by queue
         self.starts: Counter[BrokerQueue] = Counter()
         #: number of tasks that wait, by reason
-        self.bounds: Counter[_Reason] = Counter()
+        self.bounds: Counter[Reason] = Counter()
         #: lines from which all tasks have gone
         self.emptied: set[Bucket] = set()
 
     def run(self, waiters: Iterable[Waiter]) -> None:
         """Go through the lines; the next one is always the line whose first task is the oldest."""
         lines: dict[Bucket, deque[Waiter]] = {}
-        gone: dict[object, _Reason] = {}  # the tasks of a lane go to another line together
+        gone: dict[object, Reason] = {}  # the tasks of a lane go to another line together
         for each in waiters:
             lines.setdefault(each.line, deque()).append(each)
         turns = [(line[0].ticket, str(bucket), bucket) for bucket, line in lines.items()]
@@ -61,7 +68,7 @@ class Play:
             line = lines[bucket]
             lane = (line[0].needs, line[0].queue)
             bound = gone.get(lane) or self._bound(line[0])
-            if bound and bound[1:3] == tuple(bucket):
+            if bound and (bound.limit, bound.key) == tuple(bucket):
                 self.bounds[bound] += len(line)
                 continue
             first = line.popleft()
@@ -72,7 +79,7 @@ class Play:
             if bound:
                 self.bounds[bound] += 1
                 gone[lane] = bound
-                self._goes_to(first, Bucket(str(bound[1]), bound[2]))
+                self._goes_to(first, Bucket(str(bound.limit), bound.key))
             else:
                 self._start(first)
 
@@ -91,28 +98,26 @@ class Play:
             # The rest of a burst is not known.
             self.at_most = self.at_most or bool(status.rates_in_force and self._started[need.bucket] > 1)
 
-    def _bound(self, waiter: Waiter) -> _Reason | None:
+    def _bound(self, waiter: Waiter) -> Reason | None:
         """Return the reason why a task does not start, None if it starts."""
+        queue = waiter.queue.name
         if waiter.queue in self._dead:
-            return f"no worker that answers consumes queue {waiter.queue.name!r}", None, None, waiter.queue.name
+            return Reason("no-worker", f"no worker that answers consumes queue {queue!r}", queue=queue)
         # A task that its own limit refuses keeps its place there, so that limit is checked first.
-        for need in sorted(waiter.needs, key=lambda each: each.bucket != waiter.line):
-            why = self._refusal(self._stands[need.bucket], need.permits, waiter)
-            if why:
-                return why, need.limit, need.key, None
-        return None
+        needs = sorted(waiter.needs, key=lambda each: each.bucket != waiter.line)
+        found = (self._refusal(self._stands[need.bucket], need.permits, waiter) for need in needs)
+        return next(filter(None, found), None)
 
-    def _refusal(self, status: LimitStatus, cost: int, waiter: Waiter) -> str | None:
-        limit, place = f"limit {status.bucket}", waiter.place(status.bucket)
+    def _refusal(self, status: LimitStatus, cost: int, waiter: Waiter) -> Reason | None:
+        bucket, place = status.bucket, waiter.place(status.bucket)
         refusal = next(refusals(status, cost, waiter.task, waiter.ticket), None)
-        if refusal and refusal.kind != "rate":
-            return refusal.clause
-        if not status.disabled and self._firsts.get(status.bucket, place) < place:
-            return f"others come first in the line of {limit}"
+        waits_in_line = not status.disabled and self._firsts.get(bucket, place) < place
+        if waits_in_line and (refusal is None or refusal.kind == "rate"):
+            return Reason("line", f"others come first in the line of limit {bucket}", *bucket)
         if refusal:
-            return refusal.clause
+            return Reason(refusal.kind, refusal.clause, *bucket)
         bursts = [each.burst for each in status.rates_in_force]
-        if bursts and self._started[status.bucket] >= min(bursts):
+        if bursts and self._started[bucket] >= min(bursts):
             rates = listed([each.rate for each in status.rates_in_force])
-            return f"the rate of {limit} ({rates}) allows no more at once"
+            return Reason("rate", f"the rate of limit {bucket} ({rates}) allows no more at once", *bucket)
         return None

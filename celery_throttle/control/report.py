@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -105,5 +105,5 @@ def diagnose(app: Any, commands: Commands | None = None) -> Diagnosis:
     for look in checked.groups:
         with suppress(StoreUnavailable):  # a finding, since the store refuses the records too
             services |= {each.code: each for each in look.reader.services()}
-    stores, found = tuple(facts for facts, _ in checked.servers), tuple(replace(each, alarm=True) for each in found)
+    stores = tuple(facts for facts, _ in checked.servers)
     return Diagnosis(stores, found, tuple(dict.fromkeys(checked.unchecked)), tuple(services.values()))

@@ -127,7 +127,7 @@ def test_another_limit(app: Any, worker: TermsCaller) -> None:
     worker.look()  # they have come to the line of the limit that refuses them
     found = said(app, 10)
     assert found.starts == 2
-    assert [(each.limit, each.key, each.tasks) for each in found.bounds] == [("tenant", "acme", 3)]
+    assert [(each.kind, each.limit, each.key, each.tasks) for each in found.bounds] == [("full", "tenant", "acme", 3)]
     assert "limit tenant[acme] is full, 1 of 1 permits are held then" in found.bounds[0].why
     ThrottleControl(app).limit("api").override(10)
     assert all_started(worker) == 2
@@ -155,7 +155,7 @@ def test_a_hold(app: Any, worker: TermsCaller) -> None:
     run = worker.arrive("t", ONE)
     assert run
     worker.send_back(run, 60)
-    assert [each.why for each in said(app, 9).bounds] == ["limit api is held back"]
+    assert [(each.kind, each.why) for each in said(app, 9).bounds] == [("held-back", "limit api is held back")]
 
 
 def test_a_rate(app: Any, worker: TermsCaller) -> None:
@@ -164,6 +164,7 @@ def test_a_rate(app: Any, worker: TermsCaller) -> None:
         worker.arrive(f"t{number}", mail)
     found = said(app, 9, "mail")
     assert (found.starts, found.at_most) == (3, True)  # of a burst of 3, of which one is taken
+    assert found.bounds[0].kind == "rate"
     assert found.bounds[0].why == "the rate of limit mail (1/h) allows no more at once"
     assert str(found).splitlines()[1].startswith("At most 3 tasks would start at once")
     ThrottleControl(app).limit("mail").override(9)
@@ -177,7 +178,8 @@ def test_forecast_for_a_queue_without_consumer(app: Any, worker: TermsCaller) ->
     worker.put("here", ONE)
     worker.put("outside", ONE, queue=outside_queue("4711"), outside=True)
     found = said(app, 3)
-    assert [(each.queue, each.limit, each.tasks) for each in found.bounds] == [("mail", None, 1), (None, "api", 1)]
+    bounds = [(each.kind, each.queue, each.limit, each.tasks) for each in found.bounds]
+    assert bounds == [("no-worker", "mail", None, 1), ("full", None, "api", 1)]
     assert (found.starts, found.unchecked) == (1, ())
 
 

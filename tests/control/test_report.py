@@ -346,6 +346,7 @@ def test_a_limit_that_no_worker_has_declared(app: Any, worker: TermsCaller, redi
     redis.hdel(KEY["limits"], "api")
     (found,) = told(app)
     assert (found.kind, found.alarm, found.do) == ("undeclared", True, ("celery -A proj worker -Q q",))
+    assert ThrottleControl(app).explain("t").reasons[0] == "No worker has declared limit api."
 
 
 def test_unused_room_is_reported(app: Any, worker: TermsCaller) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -69,7 +70,7 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
         session.output.line(_service(service, ours))
     session.output.line()
     for finding in diagnosis.findings:
-        session.output.line(finding)
+        session.output.line(replace(finding, alarm=True))  # each needs attention here
     for each in diagnosis.unchecked:
         session.output.line(f"? {each}")
     if not diagnosis.findings:

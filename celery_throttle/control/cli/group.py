@@ -13,6 +13,7 @@ from celery.bin.base import handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_throttle.control import panel
+from celery_throttle.control.verbs import VERBS
 
 __all__ = ["throttle"]
 
@@ -24,13 +25,7 @@ _MODULES = {
     "report": "checks",
     "history": "history",
     "top": "top",
-    "set": "steer",
-    "reset": "steer",
-    "pause": "steer",
-    "resume": "steer",
-    "disable": "steer",
-    "enable": "steer",
-    "release-hold": "steer",
+    **dict.fromkeys(VERBS, "steer"),
     "drop": "removal",
     "drain": "removal",
     "remove-data": "removal",
@@ -76,7 +71,8 @@ def throttle(ctx: click.Context, **_: Any) -> None:
     \b
     Exit codes: 0 fine; 1 a finding needs attention, or there is no such
     limit or task; 2 the command or the configuration is wrong;
-    3 the store cannot be reached, or refuses.
+    3 the store cannot be reached, or refuses; 4 report found no alarm, but
+    could not check everything.
     """
 
 

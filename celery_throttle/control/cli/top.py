@@ -11,7 +11,7 @@ import click
 from celery_throttle.control.cli.output import when
 from celery_throttle.control.cli.params import duration
 from celery_throttle.control.cli.session import command
-from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.limit_control import MOST, longest_line
 from celery_throttle.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from celery_throttle.control.cli.session import Session
-    from celery_throttle.store.limit_status import LimitStatus
 
 __all__: list[str] = []
 
@@ -63,7 +62,7 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
         click.echo(_fitting(str(error), terminal), err=True)
         return
     room = _ROWS if terminal is None else max(1, terminal.lines - _BESIDE)
-    rows = sorted(found, key=_busy)[: room if most is None else most]
+    rows = sorted(found, key=longest_line)[: room if most is None else most]
     if output.as_json:
         output.json_line(rows)
         return
@@ -81,7 +80,3 @@ def _left_out(shown: int, found: int) -> str:
 
 def _fitting(text: str, terminal: os.terminal_size | None) -> str:
     return text if terminal is None else text[: terminal.columns]
-
-
-def _busy(status: LimitStatus) -> tuple[int, int, str, str]:
-    return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
