@@ -14,7 +14,7 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ConfigurationError, NoFencingToken, Throttled, ThrottleError
-from tests.support.workers import Workers  # noqa: TC001 - a fixture's type
+from tests.support.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
