@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
+from redis import Redis
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.group import throttle
+from celery_throttle.embedded import EmbeddedServer
 from tests.store.caller import KEYS
 from tests.store.terms_caller import TermsCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 
 def make_app(url: str, **conf: Any) -> Any:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import getpass
 import platform
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import celery
 import pytest
+from redis import Redis
 
 import celery_throttle
 from celery_throttle import ThrottleControl
 from celery_throttle.control.panel import STEERS, signature
+from tests.support.journal import Journal
 from tests.support.remote import name_of, steer, throttle_in, wait_heard
+from tests.support.shell import Shell
 from tests.support.waiting import until
-from tests.support.workers import BASIC, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.shell import Shell
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import BASIC, ROOT, Worker, Workers
 
 pytestmark = pytest.mark.worker
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
     LONG_LEASE,
     WITHIN_LEASE,
+    Doors,
     counts,
     give_up_soon,
     redeliver,
     unacknowledged,
     unacknowledged_names,
 )
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

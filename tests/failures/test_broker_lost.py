@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
     LONG_LEASE,
+    Doors,
     counts,
     cut,
     most_at_once,
@@ -18,17 +18,12 @@ from tests.failures.tools import (
     unacknowledged,
     wait_returned,
 )
+from tests.support.journal import Journal
 from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC, alive
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers, alive
 
 LIMITED = "tests.support.apps.limited"
 

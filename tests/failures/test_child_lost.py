@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.result import AsyncResult
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
-
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts, most_at_once
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import VERSION, Celery
+from redis import Redis
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls, unacknowledged
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, Doors, queued, script_calls, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import close
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers, close
 
 THREADS = 60
 

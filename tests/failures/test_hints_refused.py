@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

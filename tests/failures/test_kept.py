@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, cut, queued, redeliver, unacknowledged
-from tests.support.pairs import pair
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts, cut, queued, redeliver, unacknowledged
+from tests.support.journal import Journal
+from tests.support.pairs import Pair, pair
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.pairs import Pair
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

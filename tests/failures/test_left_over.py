@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import group
+from celery.result import AsyncResult
 from redis import Redis
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SEAMS
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SEAMS, Doors
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

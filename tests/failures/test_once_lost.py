@@ -5,20 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain
 from kombu.exceptions import OperationalError
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, queued, redeliver, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, script_calls
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, Doors, script_calls
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.relay import Relay
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

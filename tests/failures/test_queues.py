@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, Doors, counts
+from tests.support.journal import Journal
 from tests.support.remote import wait_heard
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

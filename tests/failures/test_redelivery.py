@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.failures.tools import (
     LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
+    Doors,
     counts,
     most_at_once,
     queued,
@@ -20,14 +20,11 @@ from tests.failures.tools import (
     resume_one,
     unacknowledged,
 )
+from tests.support.journal import Journal
 from tests.support.looks import FRESH
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

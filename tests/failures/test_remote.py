@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE, Doors
+from tests.support.journal import Journal
 from tests.support.remote import steer, tell, throttle_in
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import exceptions
 from redis import Redis
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.result import AsyncResult
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
@@ -14,22 +16,17 @@ from tests.failures.tools import (
     SEAMS,
     SHORT_LEASE,
     WITHIN_LEASE,
+    Doors,
     counts,
     cut,
     redeliver,
     unacknowledged,
 )
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once, redeliver, wait_returned
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    LONG_LEASE,
+    NO_LOOK,
+    Doors,
+    counts,
+    most_at_once,
+    redeliver,
+    wait_returned,
+)
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts, most_at_once
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

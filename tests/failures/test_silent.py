@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from celery_throttle import ThrottleControl
 from tests.failures.test_once_lost import ONCE, let_go, started
 from tests.failures.tools import AT_ONCE, WITHIN_LEASE
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

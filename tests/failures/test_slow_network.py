@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.relay import Relay
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

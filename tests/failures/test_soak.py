@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, queued, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, queued, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 pytestmark = pytest.mark.worker
 

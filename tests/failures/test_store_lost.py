@@ -5,36 +5,32 @@ from __future__ import annotations
 import re
 import time
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.result import AsyncResult
 from redis import Redis
 
 from celery_throttle import StoreUnavailable, ThrottleControl
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
     LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
+    Doors,
     counts,
     most_at_once,
     resume_one,
 )
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 pytestmark = pytest.mark.worker
 

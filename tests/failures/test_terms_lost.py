@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.failures.tools import SHORT_LEASE, WITHIN_LEASE, redeliver
-from tests.support.journal import peak
+from tests.support.journal import Journal, Run, peak
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal, Run
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from celery_throttle import ThrottleControl
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, corrupt_record, counts
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

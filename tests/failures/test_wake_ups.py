@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once
+from celery_throttle.embedded import EmbeddedServer
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, Doors, counts, most_at_once
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.relay import Relay
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,19 +14,18 @@ from tests.failures.tools import (
     NO_LOOK,
     SHORT_LEASE,
     WITHIN_LEASE,
+    Doors,
+    StoreState,
     counts,
     most_at_once,
     queued,
     redeliver,
     unacknowledged,
 )
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kombu import Connection, pools
 from redis import Redis
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 DOORS = "tests.support.apps.doors"
 SEAMS = "tests.support.apps.seams"

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -19,22 +20,18 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.permits import permit as permits
 from celery_throttle.permits.line import Batch
 from celery_throttle.permits.outside import Outside
 from celery_throttle.permits.registry import outside_of
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
 from tests.support.waiting import always, until
 from tests.support.workers import close
 from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.exchange import Arrival
 
 
 @pytest.fixture

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit
+from tests.support.journal import Journal
+from tests.support.workers import Workers
 from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -10,15 +10,13 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 VARIABLE = "TEST_JOURNAL"
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.explain import Explanation
+from celery_throttle.store.parked_tasks import Parked
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.parked_tasks import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
 IDS_KEPT = 0

@@ -9,22 +9,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from kombu import pools
 
 from celery_throttle.embedded import bound_to_parent
 from tests.support.journal import VARIABLE as JOURNAL
+from tests.support.journal import Journal
+from tests.support.nursery import Forked, Nursery
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
-
-    from tests.support.journal import Journal
-    from tests.support.nursery import Forked, Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 BASIC = "tests.support.apps.basic"

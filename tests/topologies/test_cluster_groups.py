@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
-from tests.support.clusters import PRIMARIES, ask, slot_of
-
-if TYPE_CHECKING:
-    from tests.support.clusters import Cluster
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.clusters import PRIMARIES, Cluster, ask, slot_of
+from tests.support.journal import Journal
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

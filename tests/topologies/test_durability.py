@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, unacknowledged
 from tests.support import sentinels
-from tests.support.pairs import pair
+from tests.support.journal import Journal
+from tests.support.pairs import Pair, pair
+from tests.support.sentinels import Watched
 from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.topologies.tools import skip_without_waitaof
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.pairs import Pair
-    from tests.support.sentinels import Watched
-    from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts, most_at_once
 from tests.support import clusters, sentinels
+from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
+from tests.support.workers import Workers
 from tests.topologies.tools import reap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 

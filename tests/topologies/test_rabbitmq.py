@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import VERSION
 
 from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
 from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
+from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 CLASSIC, QUORUM = "celery", "quorum"
 QUEUES = [

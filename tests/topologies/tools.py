@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.workers import Workers
 
 ONCE = "tests.support.apps.once"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.support import state as seen
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from redis import Redis
-
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 FEATURES = "tests.support.apps.features"
 ONCE = "tests.support.apps.once"

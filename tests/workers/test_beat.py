@@ -6,29 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
 from celery_throttle.settings import settings_of
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.support.workers import _CELERY, ROOT
-from tests.workers.conftest import FEATURES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import _CELERY, ROOT, Workers
+from tests.workers.conftest import FEATURES, State
 
 REAP = "celery_throttle.reap"
 

@@ -8,9 +8,10 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, chord, group
@@ -18,17 +19,13 @@ from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.needs import Need
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import State
 
 STEERED = "tests.support.apps.steered"
 worker = pytest.mark.worker

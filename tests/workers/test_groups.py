@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, NotAcquired, ThrottleControl
+from tests.support.journal import Journal
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chord
@@ -10,12 +10,10 @@ from celery import chord
 from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl, ThrottleError
 from tests.conftest import new_server
 from tests.failures.tools import unacknowledged
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 

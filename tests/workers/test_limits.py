@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from tests.support.journal import Journal
 from tests.support.looks import LOOK_EVERY
 from tests.support.ports import free_port
+from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES, State, use_filesystem_broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

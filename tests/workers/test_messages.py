@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
+from redis import Redis
 
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.workers.conftest import FEATURES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import FEATURES, State
 
 pytestmark = pytest.mark.worker
 

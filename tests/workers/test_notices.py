@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
 from tests.support.waiting import until
+from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 

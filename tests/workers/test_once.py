@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
@@ -10,13 +10,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.workers.conftest import ONCE
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import ONCE, State
 
 pytestmark = pytest.mark.worker
 

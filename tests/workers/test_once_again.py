@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain
 
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.workers.conftest import ONCE
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import ONCE, State
 
 pytestmark = pytest.mark.worker
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.journal import peak
+from tests.support.journal import Journal, peak
 from tests.support.waiting import until
-from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import FEATURES, ONCE, State, use_filesystem_broker
 
 pytestmark = pytest.mark.worker
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from celery import chord
 
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import ROOT, Workers
 
 DJANGO = "tests.support.projects.django_shop"
 FLASK = "tests.support.projects.flask_shop"

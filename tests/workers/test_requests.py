@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.worker.request import Request
 
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, group
 from celery.exceptions import TaskRevokedError
 
 from celery_throttle import ConfigurationError, DuplicateTask, Throttled
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.workers.conftest import ONCE
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import ONCE, State
 
 ANSWERS = "tests.support.apps.answers"
 QUICKLY = 15.0

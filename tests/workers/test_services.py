@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from celery_throttle import ThrottleControl
 from celery_throttle.control.report import diagnose
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Worker, Workers
-    from tests.workers.conftest import State
+from tests.support.workers import BASIC, Worker, Workers
+from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 TOLD = "tests.support.apps.told"
 NAME = f"{TOLD}.hold"

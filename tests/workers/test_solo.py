@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ThrottleControl, Throttled
-from tests.workers.conftest import FEATURES, use_filesystem_broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.workers import Workers
+from tests.workers.conftest import FEATURES, State, use_filesystem_broker
 
 #: Celery asks such a broker for messages for two seconds before it does anything else. So 20 tasks took 40 s.
 COUNT, WITHIN = 20, 15.0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -12,20 +14,14 @@ from redis.exceptions import NoPermissionError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
+from tests.support.journal import Journal
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import ROOT
+from tests.support.workers import ROOT, Workers
 from tests.workers.conftest import FEATURES, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

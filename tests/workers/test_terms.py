@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord
@@ -15,14 +16,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.errors import ConfigurationError
+from tests.support.journal import Journal, Run
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.journal import Journal, Run
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
+from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 

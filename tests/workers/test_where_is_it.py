@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import states
+from redis import Redis
 
 from celery_throttle import ThrottleControl
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.workers.conftest import FEATURES
+from tests.support.workers import Workers
+from tests.workers.conftest import FEATURES, State
 from tests.workers.test_events import Monitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 

@@ -9,15 +9,13 @@ import ctypes
 import json
 import os
 from fcntl import LOCK_EX
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from celery import Celery
 
 from celery_throttle import Limit, Throttled
 from tests.support.journal import Journal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 app = Celery("blocking", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
 app.conf.update(
