@@ -94,12 +94,6 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     return Journal(path)
 
 
-@pytest.fixture
-def let_go(journal: Journal) -> Any:
-    """``let_go("a", "b")``: see `Journal.let_go`."""
-    return journal.let_go
-
-
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery | None]:
     """Where workers come from, on Linux; without one each is a command of its own."""

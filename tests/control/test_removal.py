@@ -180,11 +180,9 @@ def test_connected_workers_keep_it(workers: Workers) -> None:
 @pytest.mark.worker
 def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
     """To them the store has lost its data: running tasks are put back, and new ones are limited."""
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=4)
     throttle = ThrottleControl(app.app)
-    first = app.anywhere.delay("first")
-    journal.wait_running(1)
+    first = journal.wait_begun(app.anywhere.delay("first"))
     assert throttle.remove_data(force=True).held == 1
     second = app.anywhere.delay("second")
     until(lambda: [each.task_id for each in throttle.parked()] == [second.id], timeout=15)

@@ -8,17 +8,10 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import Doors, StoreState, give_up_soon
-from tests.support.journal import Journal
+from tests.failures.tools import StoreState, give_up_soon
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.workers import Workers
-
-
-@pytest.fixture
-def doors(journal: Journal) -> Doors:
-    """Ends the tasks of the app `doors`."""
-    return Doors(journal)
 
 
 @pytest.fixture

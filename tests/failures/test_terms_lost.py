@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +43,7 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
     taken = {"api": 6, **tenants(a=2, b=1, c=1, d=1, e=1)}
     until(lambda: state.used == taken, describe=state.describe)  # a lease without waiting tasks may end last
     for name in ("first", "second"):
-        Path(f"{journal.path}.{name}").touch()
+        journal.let_go(name)
     journal.wait_finished(6)
     assert journal.max_running() <= 8
     state.wait_clean()

@@ -14,7 +14,6 @@ from tests.failures.tools import (
     NO_LOOK,
     SHORT_LEASE,
     WITHIN_LEASE,
-    Doors,
     StoreState,
     counts,
     most_at_once,
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.worker
 
 
 def test_direct_and_resumed_early_and_late_acknowledgement(
-    workers: Workers, journal: Journal, doors: Doors, state: State, inside: StoreState
+    workers: Workers, journal: Journal, state: State, inside: StoreState
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=5)
@@ -44,7 +43,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     state.wait_parked(early_resumed, late_resumed)
     early_parked, late_parked = app.hold.delay("early parked"), app.hold_late.delay("late parked")
     state.wait_parked(early_parked, late_parked)
-    doors.open("early zero", "late zero")
+    journal.let_go("early zero", "late zero")
     # ... and two whose holder came straight from the broker.
     app.pair.delay("early direct")
     app.hold_again.delay("late direct")
@@ -56,7 +55,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
 
     lost.kill()
     redeliver(workers)  # as the broker does once its visibility timeout is over
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(6, timeout=WITHIN_LEASE)
     state.wait_clean()
@@ -76,14 +75,11 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
 
 
-def test_unstarted_early_acknowledged_tasks_all_run_once(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_unstarted_early_acknowledged_tasks_all_run_once(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("running")
-    journal.wait_running(1, "running")
+    journal.wait_begun(app.hold.delay("running"))
     state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(5)))
     app.plain.delay("plain")  # takes the last slot, so that the rest waits for one, unacknowledged, or in the broker
     journal.wait_running(1, "plain")
@@ -96,7 +92,7 @@ def test_unstarted_early_acknowledged_tasks_all_run_once(
     lost.kill()
     redeliver(workers)  # without a consumer, because it would deliver again a message that a worker has just received
     workers.start(DOORS, concurrency=2)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(20, timeout=WITHIN_LEASE)
     state.wait_clean()
@@ -106,16 +102,15 @@ def test_unstarted_early_acknowledged_tasks_all_run_once(
     assert most_at_once(journal, ".pair") <= 2
 
 
-def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1, queues="first")
     other = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.hold.apply_async(["first"], queue="first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
     waiting = app.hold.delay("next")
     state.wait_parked(waiting)
-    doors.open("next")
+    journal.let_go("next")
 
     other.freeze()  # or it would see for itself
     lost.kill()
@@ -131,33 +126,28 @@ def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: 
     state.wait_clean()
 
 
-def test_expired_holders_are_ignored_without_a_reaper(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_expired_holders_are_ignored_without_a_reaper(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     workers.env.update(NO_LOOK)
     lost = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold.delay("first"))
     lost.kill()
     until(lambda: state.lease_left(first.id) < 0, timeout=WITHIN_LEASE)
 
     workers.start(DOORS, concurrency=1)
     app.hold.delay("next")
-    doors.open("next")
+    journal.let_go("next")
 
     journal.wait_finished(1, "next")
     assert counts(journal) == {"first": 1, "next": 1}
     state.wait_clean()
 
 
-def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 1
-    workers.start_many(2, DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, count=2, concurrency=1)
+    first = journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("next"))
     reap = app.app.tasks[REAP_TASK]
 
@@ -167,7 +157,7 @@ def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors
         return 0 < state.lease_left(first.id) <= 1
 
     always(renewed, seconds=3)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(2)
     state.wait_clean()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -23,11 +22,10 @@ def state(redis: Redis) -> State:
     return State(redis)
 
 
-def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(LIMITED, concurrency=3)
-    app = workers.app(LIMITED)
+def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(LIMITED, concurrency=3)
     limit = Limit(app.call_one.name, 1)
-    let_go("a", "b")
+    journal.let_go("a", "b")
     order: list[str] = []
 
     def want() -> None:
@@ -51,8 +49,7 @@ def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, st
 
 
 def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, concurrency=2)
     limit = Limit("booked", rate="1/d")
     start = limit.reserve(app=app.app)
     app.book.delay("late")

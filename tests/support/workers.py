@@ -212,6 +212,11 @@ class Workers:
         workers = [self.start(app, **how, wait=False) for _ in range(count)]
         return [worker.wait_ready() for worker in workers]
 
+    def start_app(self, app: str = BASIC, *, count: int = 1, **how: Any) -> Any:
+        """Start workers, and return their app as `app` does."""
+        self.start_many(count, app, **how)
+        return self.app(app)
+
     def wait_discarded(self, *results: Any, timeout: float = 10.0) -> None:
         """Wait until these are reported not to run: revoked, or expired.
 

@@ -18,8 +18,7 @@ ONCE = "tests.support.apps.once"
 def check_once(workers: Workers, journal: Journal) -> None:
     """A worker of the app `once` runs: claim a lock, look at it, run, reap."""
     app = workers.app(ONCE)
-    held = app.hold_one.delay("held")
-    journal.wait_running(1)
+    held = journal.wait_begun(app.hold_one.delay("held"))
     assert app.hold_one.delay("held").id == held.id
     locked = app.hold_one.locked_by("held")
     assert (locked.task_id, locked.state) == (held.id, "running")

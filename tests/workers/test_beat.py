@@ -79,8 +79,7 @@ def test_beat_brings_back_the_permits_of_a_lost_worker(
     lost.wait_ready()
     other.wait_ready()
     app = workers.app(FEATURES)
-    app.one_hold.apply_async(("never ends",), queue="lost")
-    journal.wait_running(1)
+    journal.wait_begun(app.one_hold.apply_async(("never ends",), queue="lost"))
     app.one.delay("next")
     state.wait_parked(1)
     lost.kill()
@@ -96,8 +95,7 @@ def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal
     workers.conf["throttle_lease"] = 1.0
     lost = workers.start(FEATURES)
     app = workers.app(FEATURES)
-    held = app.one_hold.delay("never ends")
-    journal.wait_running(1)
+    held = journal.wait_begun(app.one_hold.delay("never ends"))
     assert app.app.tasks[REAP]() == 0, "a live holder was cleared"
     lost.kill()
     assert state.used() == {"single": 1}

@@ -33,11 +33,8 @@ def publish(app: Any) -> list[str]:
     return labels
 
 
-def test_each_group_has_its_own_limits(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
-) -> None:
-    workers.start_many(2, GROUPS, concurrency=8)
-    app = workers.app(GROUPS)
+def test_each_group_has_its_own_limits(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
+    app = workers.start_app(GROUPS, count=2, concurrency=8)
     labels = publish(app)
     journal.wait_running(4)
     for group, parked in (("", 3), ("eu", 2), ("us", 3)):
@@ -45,7 +42,7 @@ def test_each_group_has_its_own_limits(
     assert states["eu"].used() == {"eu": 2}
     assert states["us"].used() == {"us": 1}
     assert states[""].used() == {app.anywhere.name: 1}
-    let_go(*labels)
+    journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running(task="in_eu") == 2
     assert journal.max_running(task="in_us") == journal.max_running(task="anywhere") == 1
@@ -53,11 +50,11 @@ def test_each_group_has_its_own_limits(
         state.wait_empty()
 
 
-def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State], let_go: Any) -> None:
+def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
     """One slot for all: every group gets its turn, nothing is left."""
     workers.start(GROUPS, concurrency=1)
     labels = publish(workers.app(GROUPS))
-    let_go(*labels)
+    journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running() == 1
     for state in states.values():
@@ -65,7 +62,7 @@ def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states:
 
 
 def test_a_lost_worker_loses_its_permits_in_every_group(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+    workers: Workers, journal: Journal, states: dict[str, State]
 ) -> None:
     workers.conf["throttle_lease"] = 2.0
     lost = workers.start(GROUPS, concurrency=8)
@@ -74,7 +71,7 @@ def test_a_lost_worker_loses_its_permits_in_every_group(
     states["us"].wait_parked(3)
     states[""].wait_parked(3)
     lost.kill()
-    let_go(*labels)
+    journal.let_go(*labels)
     workers.start(GROUPS, concurrency=8)
     # Two of eu and one of the group without a name had been acknowledged when they started.
     journal.wait_finished(2 + 3 + 3)
@@ -83,10 +80,9 @@ def test_a_lost_worker_loses_its_permits_in_every_group(
 
 
 def test_duplicate_and_outside_permit_are_found_in_their_group(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+    workers: Workers, journal: Journal, states: dict[str, State]
 ) -> None:
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=4)
     first = app.in_us.delay("a")
     assert app.in_us.delay("a").id == first.id
     assert app.in_us.locked_by("a").task_id == first.id
@@ -95,14 +91,13 @@ def test_duplicate_and_outside_permit_are_found_in_their_group(
         app.us.acquire(0, app=app.app)
     with app.eu.acquire(0, app=app.app):
         assert states["eu"].used() == {"eu": 1}
-    let_go("a")
+    journal.let_go("a")
     assert first.get(timeout=20) == "a"
     until(lambda: app.in_us.locked_by("a") is None)
 
 
 def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
-    workers.start(GROUPS, concurrency=8)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=8)
     throttle = ThrottleControl(app.app)
     publish(app)
     journal.wait_running(4)
@@ -123,13 +118,11 @@ def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal,
         throttle.limit("eus")
 
 
-def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
+def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis) -> None:
     workers.conf["throttle_group"] = "eu"
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
-    app.anywhere.delay("a")
-    journal.wait_running(1)
+    app = workers.start_app(GROUPS, concurrency=4)
+    journal.wait_begun(app.anywhere.delay("a"))
     assert State(redis, "throttle:eu").used() == {app.anywhere.name: 1}
-    let_go("a")
+    journal.let_go("a")
     journal.wait_finished(1)
     State(redis, "throttle:eu").wait_empty()

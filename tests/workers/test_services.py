@@ -62,16 +62,14 @@ def test_two_services_with_both_workers_up_lose_nothing(services: Services, jour
     assert "registers" not in other.log()
 
 
-def test_a_parked_task_waits_for_a_worker_of_its_own_broker(
-    services: Services, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_parked_task_waits_for_a_worker_of_its_own_broker(services: Services, journal: Journal, state: State) -> None:
     waits = [services.app.one.delay(f"t{number}", 1) for number in range(4)]
     first = services.start(concurrency=1)
     state.wait_parked(3)
     first.term()
     first.wait()
     other = services.start_other(concurrency=4)
-    let_go("a", "b", "c")
+    journal.let_go("a", "b", "c")
     for label in ("a", "b", "c"):
         services.other.call.delay(label)
     journal.wait_finished(3, task="call")
