@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from redis import Redis
+from redis.client import PubSub
 
 from celery_throttle.core.limits import Limit
 from tests.primitives.faults import StoreClock
@@ -13,12 +15,6 @@ from tests.store import steering as steer
 from tests.store.caller import KEYS, Caller
 from tests.store.peek import check, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-    from redis.client import PubSub
 
 
 class Hints:

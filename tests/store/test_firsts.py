@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.parked_tasks import read_firsts
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
@@ -15,11 +15,6 @@ from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 from tests.store.test_terms import in_turns
 from tests.store.test_views import API, READS, TENANT
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
 
 MANY = [Limit(f"limit-{number}", 1) for number in range(40)]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.parked_tasks import read_firsts, read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
@@ -16,11 +17,6 @@ from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 from tests.store.test_terms import in_turns
 from tests.store.test_views import API, READS, TENANT
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
 
 OTHER = Limit("tenant-2", 1)
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
+from celery_throttle.core.dedup import LockUntil
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
+from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
 from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.dedup import LockUntil
-    from tests.primitives.faults import StoreClock
 
 PLAN = plan_of()
 RENEWED = 1

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
+from tests.primitives.faults import StoreClock
 from tests.store.caller import passed, started
 from tests.store.peek import KEY, peek
+from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.primitives.faults import StoreClock
-    from tests.store.steering import Steering
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 MAIL = Limit("mail", rate="1/d")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.holders import Holder, read_holders
 from celery_throttle.store.limit_status import RateStatus, read_statuses
 from celery_throttle.store.needs import Need
@@ -23,11 +25,6 @@ from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, let_come_due, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
 
 #: The commands that a script may use that writes nothing.
 READS = {
