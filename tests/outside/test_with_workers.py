@@ -9,8 +9,8 @@ from redis import Redis
 
 from celery_throttle import Limit
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -19,7 +19,7 @@ LIMITED = "tests.support.apps.limited"
 
 @pytest.fixture
 def state(redis: Redis) -> State:
-    return State(redis)
+    return State.at(redis)
 
 
 def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State) -> None:
@@ -56,4 +56,4 @@ def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal,
     state.wait_parked(1)
     app.book.apply_async(("early",), eta=start)
     journal.wait_finished(1, "early")
-    assert state.parked() == 1
+    assert state.count == 1

@@ -20,9 +20,10 @@ from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
 from celery_throttle.settings import settings_of
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import _CELERY, ROOT, Workers
-from tests.workers.conftest import FEATURES, State
+from tests.workers.conftest import FEATURES
 
 REAP = "celery_throttle.reap"
 
@@ -98,10 +99,10 @@ def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal
     held = journal.wait_begun(app.one_hold.delay("never ends"))
     assert app.app.tasks[REAP]() == 0, "a live holder was cleared"
     lost.kill()
-    assert state.used() == {"single": 1}
-    assert state.held() == [held.id]
-    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(state.held()))
-    assert state.empty()
+    assert state.used == {"single": 1}
+    assert sorted(state.holders) == [held.id]
+    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(sorted(state.holders)))
+    assert state.is_empty()
     assert app.app.tasks[REAP]() == 0
 
 

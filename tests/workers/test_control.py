@@ -23,9 +23,9 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.needs import Need
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 STEERED = "tests.support.apps.steered"
 worker = pytest.mark.worker
@@ -590,7 +590,7 @@ def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Jour
     first.wait_for_log("Warm shutdown")
     journal.let_go("a", "b", "c")
     assert first.wait() == 0
-    assert (state.parked(), wanted()) == (2, 1)
+    assert (state.count, wanted()) == (2, 1)
     workers.start(STEERED, concurrency=4)
     assert [each.get(timeout=20) for each in tasks] == ["a", "b", "c"]
     until(lambda: wanted() == 0)

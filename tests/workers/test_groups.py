@@ -9,9 +9,9 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, NotAcquired, ThrottleControl
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -20,7 +20,7 @@ GROUPS = "tests.support.apps.groups"
 
 @pytest.fixture
 def states(redis: Redis) -> dict[str, State]:
-    return {"": State(redis), "eu": State(redis, "throttle:eu"), "us": State(redis, "throttle:us")}
+    return {"": State.at(redis), "eu": State.at(redis, "throttle:eu"), "us": State.at(redis, "throttle:us")}
 
 
 def publish(app: Any) -> list[str]:
@@ -39,9 +39,9 @@ def test_each_group_has_its_own_limits(workers: Workers, journal: Journal, state
     journal.wait_running(4)
     for group, parked in (("", 3), ("eu", 2), ("us", 3)):
         states[group].wait_parked(parked)
-    assert states["eu"].used() == {"eu": 2}
-    assert states["us"].used() == {"us": 1}
-    assert states[""].used() == {app.anywhere.name: 1}
+    assert states["eu"].used == {"eu": 2}
+    assert states["us"].used == {"us": 1}
+    assert states[""].used == {app.anywhere.name: 1}
     journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running(task="in_eu") == 2
@@ -90,7 +90,7 @@ def test_duplicate_and_outside_permit_are_found_in_their_group(
     with pytest.raises(NotAcquired):
         app.us.acquire(0, app=app.app)
     with app.eu.acquire(0, app=app.app):
-        assert states["eu"].used() == {"eu": 1}
+        assert states["eu"].used == {"eu": 1}
     journal.let_go("a")
     assert first.get(timeout=20) == "a"
     until(lambda: app.in_us.locked_by("a") is None)
@@ -113,7 +113,7 @@ def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal,
     assert throttle.explain(waits.task_id).limit == "us"
     throttle.limit("us").override(3, why="test")
     journal.wait_running(6)
-    assert states["us"].used() == {"us": 3}
+    assert states["us"].used == {"us": 3}
     with pytest.raises(ConfigurationError, match="did you mean 'us'"):
         throttle.limit("eus")
 
@@ -122,7 +122,7 @@ def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis) -> No
     workers.conf["throttle_group"] = "eu"
     app = workers.start_app(GROUPS, concurrency=4)
     journal.wait_begun(app.anywhere.delay("a"))
-    assert State(redis, "throttle:eu").used() == {app.anywhere.name: 1}
+    assert State.at(redis, "throttle:eu").used == {app.anywhere.name: 1}
     journal.let_go("a")
     journal.wait_finished(1)
-    State(redis, "throttle:eu").wait_empty()
+    State.at(redis, "throttle:eu").wait_empty()

@@ -9,9 +9,9 @@ from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable,
 from tests.conftest import new_server
 from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -72,7 +72,7 @@ def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(
     state.wait_parked(3)
     app.plain.delay("plain")
     journal.wait_finished(1, "plain")
-    assert state.parked() == 3, "they wait, and plain tasks do not"
+    assert state.count == 3, "they wait, and plain tasks do not"
     journal.wait_finished(5)
     order = [run.label for run in journal.runs() if run.label != "plain"]
     assert order == ["first", "first", "second", "third"]
@@ -85,7 +85,7 @@ def test_only_its_key_is_held(workers: Workers, journal: Journal, state: State) 
     app.call_for.delay("a", "acme", 600)
     state.wait_parked(1)
     assert app.call_for.delay("b", "other").get(timeout=20) == "b after 0"
-    assert state.parked() == 1
+    assert state.count == 1
     assert runs_of(journal, "a") == 1
 
 

@@ -12,8 +12,9 @@ from redis import Redis
 from tests.support.journal import Journal
 from tests.support.looks import LOOK_EVERY
 from tests.support.ports import free_port
+from tests.support.state import State
 from tests.support.workers import Worker, Workers
-from tests.workers.conftest import FEATURES, State, use_filesystem_broker
+from tests.workers.conftest import FEATURES, use_filesystem_broker
 
 pytestmark = pytest.mark.worker
 
@@ -29,7 +30,7 @@ def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: Sta
         app.five.apply_async((label,), queue=queues[number % 2])
     journal.wait_running(5)
     state.wait_parked(7)
-    assert state.used() == {app.five.name: 5}
+    assert state.used == {app.five.name: 5}
     app.plain.delay("meanwhile")
     journal.wait_finished(1, "meanwhile")
     # One ends, one starts: never more, never fewer.
@@ -59,7 +60,7 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(
         task, queue = (app.train, "first") if number % 2 else (app.predict, "second")
         task.apply_async((f"early{number}",), queue=queue)
     journal.wait_running(4)
-    assert state.used() == {"gpu": 4}
+    assert state.used == {"gpu": 4}
     labels = []
     for number in range(8):
         task, queue = (app.train, "first") if number % 3 else (app.predict, "second")
@@ -109,7 +110,7 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(workers: Workers, j
     journal.let_go("hold")
     journal.wait_finished(4)
     assert journal.order() == ["hold", "goes on0", "goes on1", "goes on2"]
-    assert state.parked() == 1
+    assert state.count == 1
 
     workers.start(FEATURES, queues="second")
     journal.wait_finished(5)
@@ -143,14 +144,14 @@ def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal,
     app.one_hold.apply_async(("ours",), queue="ours")
     app.one_hold.apply_async(("theirs",), queue="theirs")
     journal.wait_running(2)
-    assert State(redis).used() == State(redis, "other:app").used() == {"single": 1}
+    assert State.at(redis).used == State.at(redis, "other:app").used == {"single": 1}
     app.one.apply_async(("second of theirs",), queue="theirs")
-    State(redis, "other:app").wait_parked(1)
-    assert State(redis).parked() == 0
+    State.at(redis, "other:app").wait_parked(1)
+    assert State.at(redis).count == 0
     journal.let_go("ours", "theirs")
     journal.wait_finished(3)
-    State(redis).wait_empty()
-    State(redis, "other:app").wait_empty()
+    State.at(redis).wait_empty()
+    State.at(redis, "other:app").wait_empty()
 
 
 def test_the_newest_declaration_of_a_limit_holds(workers: Workers, journal: Journal, state: State) -> None:
@@ -162,7 +163,7 @@ def test_the_newest_declaration_of_a_limit_holds(workers: Workers, journal: Jour
     state.wait_parked(3)
     workers.start(FEATURES, concurrency=3, conf={"task_annotations": {name: {"limit": 3}}})
     journal.wait_running(3)
-    assert state.used() == {name: 3}
+    assert state.used == {name: 3}
     journal.let_go(*"abcd")
     journal.wait_finished(4)
     first, *together, last = journal.order()
@@ -227,7 +228,7 @@ def test_result_backend_is_the_store_without_a_redis_broker(
         app.one_hold.delay(label)
     journal.wait_running(1)
     with Redis.from_url(workers.backend) as backend:
-        State(backend).wait_parked(1)
+        State.at(backend).wait_parked(1)
     assert redis.dbsize() == 0
     journal.let_go("a", "b")
     journal.wait_finished(2)

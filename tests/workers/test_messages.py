@@ -14,9 +14,10 @@ from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missi
 from redis import Redis
 
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES, State
+from tests.workers.conftest import FEATURES
 
 pytestmark = pytest.mark.worker
 
@@ -103,7 +104,7 @@ def test_parked_task_sees_an_unchanged_request(
     for number, (name, send) in enumerate(MESSAGES.items()):
         send(app, name)
         _wait_seen(journal, number + 1, name)
-        until(state.empty, describe=name)
+        until(state.is_empty, describe=name)
     direct = dict(_seen(journal))
 
     journal.wait_begun(app.blocker.delay("blocker"))

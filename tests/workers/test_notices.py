@@ -14,9 +14,10 @@ from redis import Redis
 from celery_throttle import ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
-from tests.workers.conftest import FEATURES, State
+from tests.workers.conftest import FEATURES
 
 pytestmark = pytest.mark.worker
 
@@ -87,7 +88,8 @@ def test_server_without_a_script_answers_in_another_order(workers: Workers, jour
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
     journal.wait_begun(app.one_hold.delay("first"))
-    state.client.script_flush()
+    with state.client() as client:
+        client.script_flush()
     assert ThrottleControl(app.app).holders(), "one of the two is known now"
     second = app.one_hold.delay("second")
     worker.wait_for_log(rf"one_hold\[{second.id}\] parked: place 1 in the line of single, held by")
@@ -213,7 +215,7 @@ def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, workers: W
         with explained(own_server) as asked:
             journal.wait_begun(app.one_hold.delay("first"))
             app.one_hold.delay("second")
-            State(client).wait_parked(1)
+            State.at(client).wait_parked(1)
             journal.let_go("first", "second")
             journal.wait_finished(2)
     assert asked == [0]

@@ -11,9 +11,10 @@ from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import ONCE, State
+from tests.workers.conftest import ONCE
 
 pytestmark = pytest.mark.worker
 
@@ -360,7 +361,7 @@ def test_lock_comes_before_the_limit_and_stays_while_parked(app: Any, journal: J
     assert app.hold_one.delay("b").id == second.id
     duplicates = [send_by_name(app, app.hold_one, "b"), send_by_name(app, app.hold_one, "a")]
     state.wait_parked(3)
-    assert state.used() == {app.hold_one.name: 1}
+    assert state.used == {app.hold_one.name: 1}
     journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     journal.wait_running(1, "b")

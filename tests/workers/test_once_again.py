@@ -8,9 +8,10 @@ import pytest
 from celery import chain
 
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import ONCE, State
+from tests.workers.conftest import ONCE
 
 pytestmark = pytest.mark.worker
 

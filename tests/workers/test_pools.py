@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.journal import Journal, peak
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES, ONCE, State, use_filesystem_broker
+from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
 
 pytestmark = pytest.mark.worker
 
@@ -74,7 +75,7 @@ def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, sta
     for label in labels:
         app.five.delay(label)
     journal.wait_running(2 * slots)
-    assert state.used() == {app.five.name: 2 * slots}
+    assert state.used == {app.five.name: 2 * slots}
     journal.let_go(*labels)
     journal.wait_finished(8, task="features.five")
     assert len(journal.runs()) == slots + 2 + 3 * each + 8, "something ran twice"
@@ -94,7 +95,7 @@ def test_a_long_task_keeps_its_lease(pool: str, workers: Workers, journal: Journ
 
     begin = state.lease_end(held.id)
     until(lambda: state.lease_end(held.id) > begin + 2.0, describe="The lease was not renewed.")
-    assert state.held() == [held.id]
+    assert sorted(state.holders) == [held.id]
     assert not journal.runs("next")
     journal.let_go("long")
     journal.wait_finished(1, "next")
@@ -119,7 +120,7 @@ def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, 
     for label in labels:
         app.five.delay(label)
     journal.wait_running(4)
-    assert state.used() == {app.five.name: 4}
+    assert state.used == {app.five.name: 4}
     journal.let_go(*labels)
     journal.wait_finished(8)
     assert journal.max_running() <= 5
@@ -147,7 +148,7 @@ def test_autoscale_counts_parked_tasks(
 
     journal.wait_finished(4)
     journal.wait_running(4)
-    assert state.used() == {"gpu": 4}
+    assert state.used == {"gpu": 4}
     journal.let_go(*labels)
     journal.wait_finished(10)
     assert journal.max_running() == 4

@@ -11,9 +11,9 @@ import pytest
 from celery.worker.request import Request
 
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -148,7 +148,7 @@ def test_no_request_is_left_to_the_garbage_collector(workers: Workers, journal: 
     for task, runs in ((app.plain, 1), (app.one, 1), (app.retry, 3), (app.reject_late, 2)):
         for label in range(3):  # but for the first of those with a limit: parked and resumed
             task.delay(f"{task.name} {label}", **({"requeue": True} if runs == 2 else {}))
-    until(lambda: len(journal.runs()) == 3 * 7 and not journal.running() and state.empty(), describe=worker.tail)
+    until(lambda: len(journal.runs()) == 3 * 7 and not journal.running() and state.is_empty(), describe=worker.tail)
 
     worker.term()
     worker.wait()

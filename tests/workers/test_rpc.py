@@ -10,9 +10,10 @@ from celery.exceptions import TaskRevokedError
 
 from celery_throttle import ConfigurationError, DuplicateTask, Throttled
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import ONCE, State
+from tests.workers.conftest import ONCE
 
 ANSWERS = "tests.support.apps.answers"
 QUICKLY = 15.0

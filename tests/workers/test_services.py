@@ -10,9 +10,9 @@ import pytest
 from celery_throttle import ThrottleControl
 from celery_throttle.control.report import diagnose
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import BASIC, Worker, Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -74,7 +74,7 @@ def test_a_parked_task_waits_for_a_worker_of_its_own_broker(services: Services, 
         services.other.call.delay(label)
     journal.wait_finished(3, task="call")
     assert "registers" not in other.log()
-    assert state.parked() == 3
+    assert state.count == 3
 
     throttle = ThrottleControl(services.other.app)
     (why,) = [each for each in throttle.explain(waits[-1].id).reasons if "broker" in each]

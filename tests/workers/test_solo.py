@@ -11,8 +11,9 @@ from celery.contrib.testing.worker import start_worker
 from celery_throttle import ThrottleControl, Throttled
 from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES, State, use_filesystem_broker
+from tests.workers.conftest import FEATURES, use_filesystem_broker
 
 #: Celery asks such a broker for messages for two seconds before it does anything else. So 20 tasks took 40 s.
 COUNT, WITHIN = 20, 15.0

@@ -18,10 +18,11 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
 from tests.support.workers import ROOT, Workers
-from tests.workers.conftest import FEATURES, State
+from tests.workers.conftest import FEATURES
 
 pytestmark = pytest.mark.worker
 
@@ -53,8 +54,9 @@ def check_throttling(workers: Workers, journal: Journal, state: State) -> None:
     journal.wait_begun(app.one_hold.delay("hold"))
     app.one.delay("next")
     state.wait_parked(1)
-    channel = Keys(state.prefix).wake
-    until(lambda: state.client.pubsub_numsub(channel)[0][1] == 1, describe="The worker does not hear hints.")
+    with state.client() as client:
+        channel = Keys("throttle").wake
+        until(lambda: client.pubsub_numsub(channel)[0][1] == 1, describe="The worker does not hear hints.")
     journal.let_go("hold")
     journal.wait_finished(2)
     assert journal.max_running() == 1
@@ -76,7 +78,7 @@ def test_the_store_is_named_by_the_setting(
     database = {"password": 0, "database": 5, "unix": 6, "managed": 7}[how]
     workers.conf["throttle_url"] = url
     with Redis(port=own_server.port, db=database) as client:
-        check_throttling(workers, journal, State(client))
+        check_throttling(workers, journal, State.at(client))
     if how == "unix":
         with Redis(port=own_server.port) as client:
             assert any("U" in found["flags"] for found in client.client_list())
@@ -92,7 +94,7 @@ def test_the_store_is_the_broker(how: str, own_server: EmbeddedServer, workers: 
         "unix": f"redis+socket://{own_server.directory}/redis.sock?virtual_host=6",
     }[how]
     with Redis(port=own_server.port, db={"password": 0, "database": 5, "unix": 6}[how]) as client:
-        check_throttling(workers, journal, State(client))
+        check_throttling(workers, journal, State.at(client))
 
 
 @one_server_for_all
@@ -111,7 +113,7 @@ def test_tls(
         workers.broker = secure.replace("rediss", "redis")
         workers.conf["broker_use_ssl"] = options
     with Redis(port=own_server.port, db=4) as client:
-        check_throttling(workers, journal, State(client))
+        check_throttling(workers, journal, State.at(client))
     assert front.connections >= 2
 
 
@@ -136,7 +138,7 @@ def test_a_user_with_the_least_rights(
     second.wait_ready()
     app = workers.app(FEATURES)
     with Redis(port=own_server.port) as client:
-        state = State(client, "shop")
+        state = State.at(client, "shop")
         hold = journal.wait_begun(app.one_hold.apply_async(("hold",), queue="a"))
         app.one_hold.apply_async(("a second delivery",), queue="b", task_id=hold.id)
         revoked = app.one.apply_async(("revoked",), queue="b")

@@ -17,9 +17,9 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery_throttle import ThrottleControl
 from celery_throttle.errors import ConfigurationError
 from tests.support.journal import Journal, Run
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -32,9 +32,7 @@ LATE_BODY = 0.5
 
 
 def used(state: State) -> dict[str, int]:
-    return {
-        limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used().items()
-    }
+    return {limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used.items()}
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
@@ -350,7 +348,7 @@ def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal,
     state.wait_parked(2)
     app.plain.delay("meanwhile")
     journal.wait_finished(1, "meanwhile")
-    assert state.parked() == 2
+    assert state.count == 2
     # The worker stops, and the next one gets the rest from the broker.
     worker.term()
     journal.let_go("hold")

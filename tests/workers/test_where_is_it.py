@@ -12,9 +12,10 @@ from redis import Redis
 
 from celery_throttle import ThrottleControl
 from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES, State
+from tests.workers.conftest import FEATURES
 from tests.workers.test_events import Monitor
 
 pytestmark = pytest.mark.worker
@@ -67,7 +68,7 @@ def test_parked_task_is_in_no_queue_and_not_unacknowledged(redis: Redis) -> None
 
 def test_parked_task_stays_through_purge(scene: Scene, state: State) -> None:
     assert scene.control.purge() == 0
-    assert state.parked() == 1
+    assert state.count == 1
 
 
 def test_parked_task_is_pending_in_the_result_backend(scene: Scene) -> None:
