@@ -149,44 +149,6 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
     assert "is reported later" not in older.log()
 
 
-def test_line_of_very_many_queues(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    queues = [f"q{number:03}" for number in range(260)]
-    parks = workers.start(SEAMS, concurrency=1, queues=",".join(queues))
-    app = workers.app(SEAMS)
-    one = state.limit("tests.support.apps.seams.one")
-    one.pause()
-    for queue in queues:
-        app.one.apply_async([queue], queue=queue)
-    until(lambda: one.status().parked == 260, timeout=30, describe=lambda: str(one.status()))
-    parks.term()
-    parks.wait()
-    journal.let_all_go()
-    one.resume()
-
-    workers.start(SEAMS, concurrency=1, queues="q259")
-
-    journal.wait_finished(1, "q259", timeout=AT_ONCE)
-
-
-def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journal, state: State) -> None:
-    """Some of another limit become due every second: they do not wait for those that are not."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=2)
-    for _ in range(2):
-        for number in range(300):
-            app.seldom_each.delay(f"seldom {number}")
-    journal.wait_finished(300, timeout=30)
-    until(lambda: sum(each.parked for each in state.throttle.status(most=2000)) == 300, timeout=30, every=0.5)
-
-    keys = [f"key {number}" for number in range(20)]
-    for _ in range(3):
-        for key in keys:
-            app.paced_each.delay(key)
-
-    journal.wait_finished(3 * len(keys), task=".paced_each", timeout=10)  # the last are due after two seconds
-
-
 def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, state: State) -> None:
     """They run, unthrottled, or the log reports how many do not."""
     workers.conf["throttle_lease"] = LONG_LEASE

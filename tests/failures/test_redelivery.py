@@ -16,7 +16,6 @@ from tests.failures.tools import (
     most_at_once,
     queued,
     redeliver,
-    resume_one,
     unacknowledged,
 )
 from tests.support.journal import Journal
@@ -87,25 +86,6 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
     assert most_at_once(journal, ".hold_late") == 1
     assert journal.max_running("late") == 1
     assert [run.outcome for run in journal.runs("late")][:2] == ["killed", "returned"]
-
-
-def test_second_delivery_of_a_resumed_task_whose_worker_dies(workers: Workers, journal: Journal, state: State) -> None:
-    """Both the store and the second delivery have the message: it still runs once more, not twice more."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    late = resume_one(app, journal, state)
-    app.hold_late.apply_async(["late"], task_id=late.id)
-    until(lambda: state.has_second(late), timeout=AT_ONCE)
-    workers.start(DOORS, concurrency=2)
-
-    lost.kill()
-    journal.let_all_go()
-
-    journal.wait_finished(2, timeout=WITHIN_LEASE)
-    state.wait_clean()
-    assert counts(journal) == {"zero": 1, "late": 2}
-    assert most_at_once(journal, ".hold_late") == 1
 
 
 def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:

@@ -11,7 +11,6 @@ from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    NO_LOOK,
     SHORT_LEASE,
     WITHIN_LEASE,
     StoreState,
@@ -23,7 +22,7 @@ from tests.failures.tools import (
 )
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import until
 from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -124,41 +123,3 @@ def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, state: 
 
     journal.wait_finished(1, "next", timeout=AT_ONCE)
     state.wait_clean()
-
-
-def test_expired_holders_are_ignored_without_a_reaper(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.env.update(NO_LOOK)
-    lost = workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    first = journal.wait_begun(app.hold.delay("first"))
-    lost.kill()
-    until(lambda: state.lease_left(first.id) < 0, timeout=WITHIN_LEASE)
-
-    workers.start(DOORS, concurrency=1)
-    app.hold.delay("next")
-    journal.let_go("next")
-
-    journal.wait_finished(1, "next")
-    assert counts(journal) == {"first": 1, "next": 1}
-    state.wait_clean()
-
-
-def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = 1
-    app = workers.start_app(DOORS, count=2, concurrency=1)
-    first = journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(app.hold.delay("next"))
-    reap = app.app.tasks[REAP_TASK]
-
-    def renewed() -> bool:
-        assert reap() == 0
-        assert state.holders == {first.id}
-        return 0 < state.lease_left(first.id) <= 1
-
-    always(renewed, seconds=3)
-    journal.let_all_go()
-
-    journal.wait_finished(2)
-    state.wait_clean()
-    assert most_at_once(journal, "hold") == 1

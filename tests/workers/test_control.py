@@ -178,21 +178,6 @@ def test_end_of_an_override_reaches_waiting_workers(workers: Workers, journal: J
 
 
 @worker
-def test_an_override_ends_by_itself(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(STEERED, concurrency=4)
-    app, throttle = steer(workers)
-    throttle.limit("pair").override(1, until=datetime.now(timezone.utc) + timedelta(seconds=1.5))
-    for label in "ab":
-        app.work.delay(label)
-    state.wait_parked(1)
-    journal.wait_running(2)
-    assert throttle.limit("pair").status().in_force == 2
-    journal.let_go("a", "b")
-    journal.wait_finished(2)
-    state.wait_empty()
-
-
-@worker
 def test_a_disabled_limit(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(STEERED, concurrency=4)
     app, throttle = steer(workers)

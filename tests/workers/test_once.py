@@ -218,18 +218,6 @@ def test_keep_last(app: Any, journal: Journal, state: State) -> None:
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
 
-def test_last_one_runs_though_another_has_the_first_outcome(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold_last.delay("first"))
-    last = app.hold_last.delay("last")
-    state.wait_parked(1)
-    same = app.hold_last.apply_async(("same",), task_id="same", throttle={"on_conflict": "return_existing"})
-    state.wait_parked(2)
-    journal.let_go("first", "last", "same")
-    assert [each.get(timeout=QUICKLY) for each in (first, last, same)] == ["first", "last", "first"]
-    state.wait_empty()
-    until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
-
-
 def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: State) -> None:
     app.hold_newest.delay("busy")
     app.hold_last.delay("first")

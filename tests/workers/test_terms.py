@@ -234,28 +234,6 @@ def test_costs(workers: Workers, journal: Journal, state: State) -> None:
     state.wait_empty()
 
 
-def test_one_that_needs_many_is_not_starved_by_small_ones(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, pool="threads", concurrency=12)
-    for number in range(4):
-        app.small_hold.delay(f"hold{number}")
-    journal.wait_running(4)
-    app.big.delay("big")
-    state.wait_parked(1)
-    for number in range(40):
-        app.small.delay(f"small{number}", 0.01)
-    state.wait_parked(41)
-    for number in range(4):
-        journal.let_go(f"hold{number}")
-        journal.wait_finished(number + 1)
-    journal.wait_running(1, "big")
-    assert not journal.runs(task="terms.small")
-    assert used(state) == {"memory": 4}
-    journal.let_go("big")
-    journal.wait_finished(45)
-    assert journal.max_running(task="terms.small") <= 4
-    state.wait_empty()
-
-
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 

@@ -66,11 +66,6 @@ def paced(self: Any, label: str) -> str:
     return run_for(self, label)
 
 
-@app.task(bind=True, shared=False, base=Throttled, rate="1/s", key="who")
-def paced_each(self: Any, who: str) -> str:
-    return run_for(self, who)
-
-
 @app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
 def retried(self: Any, label: str) -> str:
     """Holds, and is tried again once, after its permit is back."""
@@ -138,8 +133,3 @@ if "OLDER_RELEASE" not in os.environ:
 @app.task(bind=True, shared=False, base=Throttled, limit=till)
 def receipt(self: Any, label: str) -> str:
     return run_for(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, rate="1/h", key="who")
-def seldom_each(self: Any, who: str) -> str:
-    return run_for(self, who)

@@ -124,21 +124,6 @@ def paced_pages(self: Any, label: str, pages: int) -> str:
 memory = Limit("memory", 4)
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=memory)
-def small(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=memory)
-def small_hold(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=memory, cost=4)
-def big(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
 @app.task(shared=False, bind=True, base=Throttled, limit=memory, cost="pages")
 def by_pages(self: Any, label: str, pages: int = 1) -> str:  # noqa: ARG001 - what it costs
     return run_held(self, label)
