@@ -23,6 +23,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from celery_throttle.embedded import EmbeddedServer  # noqa: E402 - needs the path above
+from tests.store.terms_caller import TermsCaller  # noqa: E402
 from tests.support.journal import VARIABLE, Journal  # noqa: E402
 from tests.support.nursery import Nursery  # noqa: E402
 from tests.support.shell import Shell  # noqa: E402
@@ -74,6 +75,12 @@ def redis(server: EmbeddedServer) -> Iterator[Redis]:
     with Redis.from_url(server.url) as client:
         client.flushall()  # except its scripts: a test of missing ones flushes those itself
         yield client
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    """A worker of the queue ``q`` as the store sees it: without a process."""
+    return TermsCaller(redis, "aaaaaaaa", "q")
 
 
 @pytest.fixture

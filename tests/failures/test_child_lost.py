@@ -15,14 +15,14 @@ pytestmark = pytest.mark.worker
 
 
 @pytest.fixture
-def worker(workers: Workers) -> Worker:
+def started(workers: Workers) -> Worker:
     workers.conf["throttle_lease"] = LONG_LEASE
     return workers.start(DOORS, concurrency=2)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "time limit", "revoke", "os._exit", "SystemExit"])
 def test_lost_child_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, state: State, how: str
+    started: Worker, workers: Workers, journal: Journal, state: State, how: str
 ) -> None:
     app = workers.app(DOORS)
     arguments = ["first", how.removeprefix("os._")]
@@ -32,7 +32,7 @@ def test_lost_child_frees_its_permit_at_once(
     journal.let_go("successor")
 
     if how == "SIGKILL":
-        worker.kill_child(journal.runs("first")[0].pid)
+        started.kill_child(journal.runs("first")[0].pid)
     elif how == "revoke":
         app.app.control.revoke(first.id, terminate=True)
     elif how != "time limit":
@@ -51,7 +51,7 @@ def test_lost_child_frees_its_permit_at_once(
 
 
 def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, state: State
+    started: Worker, workers: Workers, journal: Journal, state: State
 ) -> None:
     app = workers.app(DOORS)
     journal.wait_begun(app.hold_late.delay("zero"))
@@ -60,7 +60,7 @@ def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
     journal.let_go("zero", "successor")
     journal.wait_running(1, "first")
 
-    worker.kill_child(journal.runs("first")[0].pid)
+    started.kill_child(journal.runs("first")[0].pid)
 
     journal.wait_finished(1, "successor", timeout=AT_ONCE)
     assert most_at_once(journal, "hold_late") == 1
@@ -71,7 +71,7 @@ def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
 
 @pytest.mark.parametrize("source", ["broker", "store"])
 def test_rejected_on_worker_lost_runs_again(
-    worker: Worker, workers: Workers, journal: Journal, state: State, source: str
+    started: Worker, workers: Workers, journal: Journal, state: State, source: str
 ) -> None:
     app = workers.app(DOORS)
     if source == "store":
@@ -83,7 +83,7 @@ def test_rejected_on_worker_lost_runs_again(
     journal.wait_running(1, "first")
     state.wait_parked(app.hold_again.delay("next"))
 
-    worker.kill_child(journal.runs("first")[0].pid)
+    started.kill_child(journal.runs("first")[0].pid)
 
     journal.wait_running(1, "next", timeout=AT_ONCE)
     journal.let_all_go()

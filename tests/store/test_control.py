@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
@@ -20,16 +19,6 @@ from tests.support.waiting import until
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def other(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "cccccccc", "q2")
 
 
 def of(tenant: str) -> Needs:
@@ -51,16 +40,16 @@ def said(redis: Redis) -> set[str]:
 
 
 def test_a_raise_wakes_every_queue_and_starts_them(
-    worker: TermsCaller, other: TermsCaller, steering: Steering, hints: Hints
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering, hints: Hints
 ) -> None:
     fill(worker, ONE, 4)
-    other.put("there", ONE)
+    stranger.put("there", ONE)
     hints.take()
     steering.say(API, "override", 4)
     assert hints.take() == ["line api", "ready q"]
     assert started(worker.look(9)) == ("t2", "t3")
     assert steering.say(API, "override", 5) == 1
-    assert started(other.look(9)) == ("there",)
+    assert started(stranger.look(9)) == ("there",)
 
 
 # -- pause -------------------------------------------------------------------------------------------------------------
@@ -154,7 +143,7 @@ def test_a_bar_stays_beside_it(steering: Steering, redis: Redis) -> None:
 # -- workers that get a hint -------------------------------------------------------------------------------------------
 
 
-def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
     """More than one call wakes at once; others that cannot start come before them by name."""
     blocked = terms(Limit("blocked", 1, key="k"))
     steering.say("blocked", "pause")
@@ -162,7 +151,7 @@ def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: Terms
     for number in range(300):
         worker.put(f"b{number}", blocked.needs({"keys": {"blocked": f"{number:03}"}}))
         worker.put(f"t{number}", of(f"{number:03}"))
-    other.put("elsewhere", of("999"))
+    stranger.put("elsewhere", of("999"))
     steering.unsay("tenant", "pause")
     found: set[str] = set()
     for _ in range(60):
@@ -172,8 +161,8 @@ def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: Terms
             break
     assert len(found) == 300
     assert not reply.more
-    assert started(other.look(9)) == ("elsewhere",)
-    until(lambda: not other.look(9).more)
+    assert started(stranger.look(9)) == ("elsewhere",)
+    until(lambda: not stranger.look(9).more)
 
 
 def test_with_few_slots_no_line_is_left_out(worker: TermsCaller, steering: Steering) -> None:

@@ -18,16 +18,6 @@ API = Limit("api", 1)
 ONE = terms(API).same
 
 
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def peer(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "bbbbbbbb", "q")
-
-
 def fill(worker: TermsCaller, count: int) -> object:
     """One runs, the others wait."""
     held = worker.arrive("t0", ONE)

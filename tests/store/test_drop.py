@@ -23,16 +23,6 @@ API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
 
 
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def peer(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "bbbbbbbb", "q")
-
-
 def of(tenant: str, *more: Limit) -> Needs:
     return terms(TENANT, *more).needs({"keys": {"tenant": tenant}})
 
@@ -149,11 +139,6 @@ def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Red
 
 
 # -- identity locks ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def once(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "dddddddd", "q")
 
 
 def test_its_identity_lock_is_free(once: LockCaller, steering: Steering) -> None:

@@ -26,16 +26,6 @@ from tests.store.terms_caller import TermsCaller, terms
 MOST_COMMANDS = 500
 
 
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
-
-
 class Longest:
     """Makes calls one by one; how many commands the longest of them carried out."""
 

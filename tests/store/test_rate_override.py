@@ -18,12 +18,8 @@ from tests.store.terms_caller import TermsCaller, terms
 SECOND, DAY = 1_000_000, 86_400_000_000
 MAIL = Limit("mail", rate="1/d")
 
-
-@pytest.fixture
-def worker(redis: Redis, clock: StoreClock) -> TermsCaller:
-    """A worker of the queue ``q``, by a clock that stands still."""
-    assert clock.now
-    return TermsCaller(redis, "aaaaaaaa", "q")
+#: The time of the store stands still until a test moves it.
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def rates(*rates: str, burst: int = 1) -> str:

@@ -26,11 +26,6 @@ API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
 BOTH = terms(API, TENANT)
 
 
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
 def of(tenant: str) -> Needs:
     """Return the permits of both limits that a task of this tenant needs."""
     return BOTH.needs({"keys": {"tenant": tenant}})

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import uvicorn
-from redis import Redis
 
 from celery_throttle.control import queues
 from celery_throttle.control.findings import Commands
@@ -19,7 +18,6 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from celery_throttle.web.serving import behind
 from tests.control.conftest import make_app
-from tests.store.terms_caller import TermsCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
 
@@ -72,12 +70,6 @@ def visited(page: Any) -> Iterator[Site]:
 def app(server: EmbeddedServer, redis: object) -> Any:
     assert redis  # which empties the server
     return make_app(server.url)
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    """A worker of the queue ``q``."""
-    return TermsCaller(redis, "aaaaaaaa", "q")
 
 
 @pytest.fixture
