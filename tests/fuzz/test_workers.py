@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +10,9 @@ from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 from tests.fuzz.mutations import mutate
+from tests.support.journal import Journal
 from tests.support.state import State
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
