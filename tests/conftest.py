@@ -23,6 +23,7 @@ if ROOT not in sys.path:
     sys.path.append(ROOT)
 
 from celery_throttle.embedded import EmbeddedServer  # noqa: E402 - needs the path above
+from tests.store.terms_caller import TermsCaller  # noqa: E402
 from tests.support.journal import VARIABLE, Journal  # noqa: E402
 from tests.support.nursery import Nursery  # noqa: E402
 from tests.support.shell import Shell  # noqa: E402
@@ -77,6 +78,12 @@ def redis(server: EmbeddedServer) -> Iterator[Redis]:
 
 
 @pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    """A worker of the queue ``q`` as the store sees it: without a process."""
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     """A server of the test's own, to kill, freeze and restart; in a test that asks for it, ``workers`` use it.
 
@@ -92,12 +99,6 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     path = tmp_path / "journal.jsonl"
     monkeypatch.setenv(VARIABLE, str(path))  # for tasks that run in this process
     return Journal(path)
-
-
-@pytest.fixture
-def let_go(journal: Journal) -> Any:
-    """``let_go("a", "b")``: see `Journal.let_go`."""
-    return journal.let_go
 
 
 @pytest.fixture(scope="session")

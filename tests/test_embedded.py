@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -15,9 +15,6 @@ from celery_throttle.embedded import EmbeddedServer, find_server, server_url
 from tests.conftest import ROOT
 from tests.support.waiting import until
 from tests.support.workers import alive
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_server_listens_on_loopback_only_and_keeps_nothing(own_server: EmbeddedServer) -> None:

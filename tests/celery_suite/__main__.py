@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import signal
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.celery_suite import comparing, source
 from tests.celery_suite.job import Run
-from tests.celery_suite.listed import LISTED
+from tests.celery_suite.listed import LISTED, Known
 from tests.celery_suite.report import report, say
 from tests.celery_suite.runner import Runner
 from tests.celery_suite.scenarios import FILES, PLAIN, SCENARIOS, SLICE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.celery_suite.listed import Known
 
 #: Seconds that all tests may take on one worker, and one test alone.
 PATIENCE, ALONE = 5400.0, 240.0

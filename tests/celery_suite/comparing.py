@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 from tests.celery_suite.job import Run
+from tests.celery_suite.listed import Known
+from tests.celery_suite.outcomes import Outcome
+from tests.celery_suite.runner import Done
 from tests.celery_suite.scenarios import PLAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from tests.celery_suite.listed import Known
-    from tests.celery_suite.outcomes import Outcome
-    from tests.celery_suite.runner import Done
 
 __all__ = ["Difference", "confirmed", "gone", "known", "repeats", "suspects"]
 

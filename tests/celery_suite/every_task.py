@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import celery
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["PARKED", "check_all_throttled", "throttle_every_task"]
 

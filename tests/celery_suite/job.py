@@ -12,17 +12,14 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from tests.celery_suite import orders, outcomes
 from tests.celery_suite.every_task import PARKED
-
-if TYPE_CHECKING:
-    from tests.celery_suite.outcomes import Outcome
-    from tests.celery_suite.scenarios import Kind, Scenario
+from tests.celery_suite.outcomes import Outcome
+from tests.celery_suite.scenarios import Kind, Scenario
 
 __all__ = ["Job", "Run"]
 

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.contrib.testing import worker as testing
@@ -18,9 +19,6 @@ from celery.utils.nodenames import anon_nodename
 from celery_throttle.embedded import bound_to_parent
 from tests.celery_suite import orders
 from tests.celery_suite.every_task import check_all_throttled, throttle_every_task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Seconds a test may take, with its fixtures; one wait of its own is 60 s at most.
 TIMEOUT = 120

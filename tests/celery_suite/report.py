@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from tests.celery_suite import comparing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.celery_suite.comparing import Difference
-    from tests.celery_suite.job import Run
-    from tests.celery_suite.listed import Known
-    from tests.celery_suite.runner import Done
+from tests.celery_suite.comparing import Difference
+from tests.celery_suite.job import Run
+from tests.celery_suite.listed import Known
+from tests.celery_suite.runner import Done
 
 __all__ = ["report", "say"]
 

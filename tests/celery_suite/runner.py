@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.celery_suite.job import Job, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from tests.celery_suite.outcomes import Outcome
+from tests.celery_suite.outcomes import Outcome
 
 __all__ = ["Done", "Runner"]
 

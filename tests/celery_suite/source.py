@@ -6,10 +6,7 @@ import subprocess
 import sys
 import tarfile
 from importlib.metadata import version
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 __all__ = ["fetch"]
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,15 +20,9 @@ from tests.celery_suite.listed import Known
 from tests.celery_suite.outcomes import Outcome
 from tests.celery_suite.report import report
 from tests.celery_suite.runner import Done, Runner
-from tests.celery_suite.scenarios import KINDS, PLAIN, Scenario
+from tests.celery_suite.scenarios import KINDS, PLAIN, Kind, Scenario
 from tests.support.waiting import until
 from tests.support.workers import alive, children_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from tests.celery_suite.scenarios import Kind
 
 IN_PROCESS = Scenario(own_process=False, slots=4, late=False)
 A_PROCESS = Scenario(own_process=True, slots=4, late=True)

@@ -9,19 +9,16 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.chaos.mishaps import MISHAPS
 from tests.chaos.town import VISIBILITY, Town
 from tests.chaos.traffic import Traffic
 from tests.chaos.verdict import Verdict
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Seconds until all is done, once there is peace. Each worker delivers messages of lost ones again every 100 s or so.
 PATIENCE = VISIBILITY + 135

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from random import Random
+from random import Random
+from typing import Any
 
 __all__ = ["CAPS", "KINDS", "LEASE", "RATES", "REVOKED_TOO", "STEERED", "Call", "Kind"]
 

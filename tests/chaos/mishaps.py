@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from tests.chaos.kinds import REVOKED_TOO, STEERED
+from tests.chaos.town import Place, Town
+from tests.chaos.traffic import Traffic
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
-
-    from tests.chaos.town import Place, Town
-    from tests.chaos.traffic import Traffic
-
-    Mishap = Callable[[Town, Traffic, Random], Iterator[float]]
+Mishap = Callable[[Town, Traffic, Random], Iterator[float]]
 
 __all__ = ["MISHAPS"]
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from celery.exceptions import Ignore, Reject
 
 from celery_throttle import Limit, RateLimited, Throttled
 from celery_throttle.signals import TaskParked, task_parked
-from tests.chaos.kinds import KINDS
+from tests.chaos.kinds import KINDS, Kind
 from tests.support.journal import Journal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.chaos.kinds import Kind
 
 __all__ = ["make_app"]
 

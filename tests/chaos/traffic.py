@@ -9,12 +9,9 @@ import uuid
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.chaos.kinds import KINDS
-
-if TYPE_CHECKING:
-    from tests.chaos.kinds import Call
+from tests.chaos.kinds import KINDS, Call
 
 __all__ = ["Published", "Traffic"]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from tests.chaos.kinds import CAPS, LEASE, RATES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tests.chaos.town import Town, Trouble
-    from tests.chaos.traffic import Published
-    from tests.support.journal import Run
+from tests.chaos.town import Town, Trouble
+from tests.chaos.traffic import Published
+from tests.support.journal import Run
 
 __all__ = ["Verdict"]
 

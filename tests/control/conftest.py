@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -12,17 +13,10 @@ from click.testing import CliRunner
 from celery_throttle import Limit, Throttled
 from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.group import throttle
+from celery_throttle.embedded import EmbeddedServer
 from tests.store.caller import KEYS
-from tests.store.terms_caller import TermsCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 
 def make_app(url: str, **conf: Any) -> Any:
@@ -61,12 +55,6 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 def run(app: Any) -> Callable[..., Ended]:
     """``run("status", "--json")``."""
     return lambda *args: run_in(app, *args)
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    """A worker of the queue ``q``."""
-    return TermsCaller(redis, "aaaaaaaa", "q")
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import logging
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,10 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttle
 from celery_throttle.store.audit import Change
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
+from tests.support.shell import Ended, Shell
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.shell import Ended, Shell
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 

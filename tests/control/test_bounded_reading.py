@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from redis import Redis
 
 from celery_throttle.control.reader import readers
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.test_pages import MOST_COMMANDS, Longest
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 
 def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import getpass
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.params import duration
@@ -16,17 +18,10 @@ from celery_throttle.store.identity_locks import Locked, LockStatus
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ENDS = {"set": "reset", "pause": "resume", "disable": "enable"}
 WHAT = {"set": "override", "pause": "paused", "disable": "disabled"}

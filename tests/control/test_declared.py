@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control.findings import Finding
 from celery_throttle.control.report import diagnose
 from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API
 from tests.store.peek import KEY, be_away, peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.control.findings import Finding
-
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -14,20 +15,16 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import checks
 from celery_throttle.control.report import Diagnosis, diagnose
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
+from celery_throttle.embedded import EmbeddedServer
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, names
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 from tests.support.workers import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 REDIS_PAGE = (ROOT / "docs" / "howto" / "redis.md").read_text()
 #: The rights of the store's user in the docs, for this prefix.

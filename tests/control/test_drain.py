@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu import compression
 from kombu.exceptions import OperationalError
+from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.core.policy import Needs
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.parcel import pack
 from tests.control.conftest import make_app, run_in
@@ -23,18 +27,10 @@ from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.ports import free_port
+from tests.support.shell import Ended, Shell
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended, Shell
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 ARGS, KWARGS = ("é", 1), {"text": "x" * 2000}

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.core.wording import at
 from tests.control.test_looking import API, of, park
 from tests.store.peek import peek
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle import Limit
 from celery_throttle.control import causes, queues
@@ -17,11 +18,7 @@ from celery_throttle.store.scripts import execute
 from tests.control.conftest import run_in
 from tests.store.peek import KEY
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.shell import Ended
+from tests.support.shell import Ended
 
 STEERS = "\x1b[2J\x07\x1f\x7f\x9b\u2028\u202e"
 GPU, TENANT = Limit("gpu", 1), Limit("tenant", 1, key="tenant_id")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity, forecast
@@ -16,15 +18,9 @@ from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 BOTH = terms(API, TENANT)

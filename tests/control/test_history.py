@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.core.history import place_of
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.history import by_limit
 from celery_throttle.store.scripts import execute
 from tests.store.caller import needs_of
 from tests.store.cost import commands
 from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.support.shell import Ended
-
-from celery_throttle.core.limits import Limit
+from tests.support.shell import Ended
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant_id")
 ONE = terms(API).same

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -13,19 +14,15 @@ from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.report import diagnose
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web.overview import overview
 from tests.control.conftest import make_app, run_in
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import reader
 from tests.control.test_looking import API, of
-from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
 
 def test_stopped_and_crowded_keys_come_first(app: Any, worker: TermsCaller) -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
+from celery_throttle.core.policy import Needs
 from celery_throttle.core.task_codes import code_of
 from celery_throttle.core.wording import end_of, one_line
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.holders import Holder
 from celery_throttle.store.limit_status import LimitStatus
@@ -24,19 +28,10 @@ from celery_throttle.store.parked_tasks import Parked
 from tests.control.conftest import make_app, run_in
 from tests.store.caller import LEASE
 from tests.store.peek import expire
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 API, MAIL, TENANT = Limit("api", 2), Limit("mail", rate="1/h"), Limit("tenant", 1, key="tenant")
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "call"}, properties={}, content_type="application/json"))

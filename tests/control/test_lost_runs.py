@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.findings import Finding
 from tests.store.lock_caller import PLAN, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.control.findings import Finding
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click import ClickException
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.metrics import _replace
@@ -18,6 +21,7 @@ from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF
 from celery_throttle.control.metrics import _WAIT as WAIT
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
@@ -25,18 +29,10 @@ from tests.store.caller import KEYS
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 from tests.support.workers import ROOT
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL | COUNTERS | ERRORS | WAIT

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from celery_throttle import Limit
 from celery_throttle.control.reader import Reader
 from celery_throttle.worker.reported import notices
-from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    import pytest
-
-    from tests.store.terms_caller import TermsCaller
+from tests.store.terms_caller import TermsCaller, terms
 
 
 def said(app: Any, caplog: pytest.LogCaptureFixture, task_id: str, others: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,9 +9,7 @@ from celery import Celery
 
 from celery_throttle.control import queues
 from celery_throttle.control.queues import Depth, consumed, depths
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.timeout(20)
 

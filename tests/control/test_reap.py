@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
 from celery_throttle.store.needs import Need
 from tests.store.caller import started
 from tests.store.peek import be_away, end_moment, expire
-from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    import pytest
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
+from tests.store.terms_caller import TermsCaller, terms
 
 
 def test_very_many_of_them(app: Any, worker: TermsCaller, redis: Redis) -> None:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import getpass
 import platform
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import celery
 import pytest
+from redis import Redis
 
 import celery_throttle
 from celery_throttle import ThrottleControl
 from celery_throttle.control.panel import STEERS, signature
+from tests.support.journal import Journal
 from tests.support.remote import name_of, steer, throttle_in, wait_heard
+from tests.support.shell import Shell
 from tests.support.waiting import until
-from tests.support.workers import BASIC, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.shell import Shell
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import BASIC, ROOT, Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -34,11 +28,6 @@ LIMITED = "tests.support.apps.limited"
 NOBODY: dict[str, Any] = {"count": 0, "tasks": [], "more": 0}
 API = {"limit": "api", "key": None, "permits": 1}
 ACME = {"limit": "tenant", "key": "acme", "permits": 1}
-
-
-def let_go(journal: Journal, *labels: str) -> None:
-    for label in labels:
-        Path(f"{journal.path}.{label}").touch()
 
 
 def ids(tasks: Any) -> list[str]:
@@ -87,7 +76,7 @@ def test_inspect_shows_held_and_parked_tasks(workers: Workers, journal: Journal,
     assert (waits["task_id"], waits["needs"][0]["key"]) == (waiting.id, "zeta")
     assert said["unthrottled"] == NOBODY
     assert said["held_back"] == {**NOBODY, "counts": {}}
-    let_go(journal, "first", "a", "b", "parked", "waiting")
+    journal.let_go("first", "a", "b", "parked", "waiting")
     journal.wait_finished(5)
     until(lambda: throttle_in(app.app, worker)["held"] == NOBODY)
 
@@ -140,7 +129,7 @@ def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> N
     until(lambda: throttle.limit("api").status().parked == 1)
     said = until(lambda: (found := throttle_in(app.app, worker))["asking"] == NOBODY and found)
     assert said["held"] == said["waiting"] == NOBODY
-    let_go(journal, "parked")
+    journal.let_go("parked")
     throttle.limit("api").resume()
     journal.wait_finished(1)
     until(lambda: throttle_in(app.app, worker)["held"] == NOBODY)
@@ -172,8 +161,7 @@ def test_plain_tasks_run_unthrottled(workers: Workers, journal: Journal) -> None
     doors = "tests.support.apps.doors"
     worker = workers.start(doors, concurrency=2)
     app = workers.app(doors)
-    plain = app.plain.delay("plain")
-    journal.wait_running(1)
+    plain = journal.wait_begun(app.plain.delay("plain"))
     said = throttle_in(app.app, worker)
     (runs,) = said["unthrottled"]["tasks"]
     assert (runs["task_id"], runs["task_name"], runs["needs"]) == (plain.id, app.plain.name, [])
@@ -235,7 +223,7 @@ def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
     throttle = ThrottleControl(app.app)
     app.call_about.delay("x", "api")
     until(lambda: throttle.limit("api").status().held_back)
-    let_go(journal, "x")
+    journal.let_go("x")
     (answer,) = steer(app.app, "throttle_release_hold", worker, limit="api", by="ana")
     assert answer["ok"].startswith("api ")
     assert "held back" not in answer["ok"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, StoreInUse, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.control.removal import StoredData
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import Counter, FairSemaphore, IdentityLock, RateLimiter
 from celery_throttle.store import keyspace
 from tests.control.conftest import make_app, run_in
@@ -17,19 +20,12 @@ from tests.control.test_looking import API, names
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.journal import Journal
+from tests.support.shell import Ended
 from tests.support.waiting import until
+from tests.support.workers import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.shell import Ended
-    from tests.support.workers import Workers
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 GROUPS = "tests.support.apps.groups"
@@ -184,11 +180,9 @@ def test_connected_workers_keep_it(workers: Workers) -> None:
 @pytest.mark.worker
 def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
     """To them the store has lost its data: running tasks are put back, and new ones are limited."""
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=4)
     throttle = ThrottleControl(app.app)
-    first = app.anywhere.delay("first")
-    journal.wait_running(1)
+    first = journal.wait_begun(app.anywhere.delay("first"))
     assert throttle.remove_data(force=True).held == 1
     second = app.anywhere.delay("second")
     until(lambda: [each.task_id for each in throttle.parked()] == [second.id], timeout=15)

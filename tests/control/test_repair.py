@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from tests.store.caller import started
 from tests.store.peek import KEY, check, peek
-from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
 API = Limit("api", 2)
 ONE = terms(API).same

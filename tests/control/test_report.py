@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -18,22 +19,17 @@ from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.embedded import EmbeddedServer
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, names, of
 from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.workers import ROOT
+from tests.support.shell import Ended, Shell
+from tests.support.workers import ROOT, Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended, Shell
-    from tests.support.workers import Workers
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 HOUR = 3600.0
 ONE = terms(API).same

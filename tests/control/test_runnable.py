@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu import Exchange, Queue
@@ -18,6 +20,7 @@ from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttl
 from celery_throttle.control import runnable
 from celery_throttle.control.runnable import Runnable
 from celery_throttle.core.naming import outside_queue
+from celery_throttle.embedded import EmbeddedServer
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
 from tests.control.test_metrics import read
@@ -26,17 +29,11 @@ from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 from tests.support.waiting import until
+from tests.support.workers import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.shell import Ended
-    from tests.support.workers import Workers
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 BOTH = terms(API, TENANT)

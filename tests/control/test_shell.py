@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 from click import Command, Context
+from redis import Redis
 
 from celery_throttle import Limit, __version__
 from celery_throttle.control.cli.group import throttle
 from tests.control.test_looking import API
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Shell
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.shell import Shell
 
 FEATURES = ("-A", "tests.support.apps.features")
 NOWHERE = {"BROKER_URL": "redis://:secret@127.0.0.1:1/0", "RESULT_BACKEND": ""}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.findings import Finding
 from tests.control.test_looking import API
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.control.findings import Finding
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control import rows as rows_module
+from celery_throttle.core.policy import Needs
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import API, GPU, TENANT, incident
+from tests.support.shell import Ended
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from tests.support.shell import Ended
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity
+from celery_throttle.control.forecast import Forecast
 from celery_throttle.control.queues import Slots, free_slots
 from celery_throttle.core.wording import often
 from celery_throttle.store.history import by_limit
@@ -19,17 +22,10 @@ from tests.store.caller import needs_of
 from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
+from tests.support.shell import Ended
+from tests.support.workers import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.control.forecast import Forecast
-    from tests.support.shell import Ended
-    from tests.support.workers import Workers
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 ONE = terms(API).same
 METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-hold": "release_hold"}

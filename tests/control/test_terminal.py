@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit
 from celery_throttle.control.cli.layout import Column, Table
 from celery_throttle.store.scripts import execute
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.shell import Shell
+from tests.support.shell import Shell
 
 FEATURES = ("-A", "tests.support.apps.features", "throttle")
 TENANT = Limit("tenant", 1, key="tenant")

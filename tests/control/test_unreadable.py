@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import queues
@@ -16,15 +18,8 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.web import asgi
 from tests.store.peek import _SETS, KEY
-from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Ended
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
 
 ONE = terms(Limit("api", 1)).same
 COMMANDS = ["status", "show api", "explain t1", "explain t2", "report", "doctor", "locks", "audit", "metrics", "drain"]

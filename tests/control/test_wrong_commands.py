@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,9 @@ from celery_throttle import Limit, Throttled
 from celery_throttle.control.cli.group import throttle
 from tests.control.conftest import run_in
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended, Shell
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.shell import Ended, Shell
-
-    Run = Callable[..., Ended]
+Run = Callable[..., Ended]
 
 #: Arguments that only Python takes.
 PYTHON = re.compile(r"\bthrottle\.\w+\(|\b\w+=(?!\[|\d)|\bwrite \w+\(|\w\(\)")

@@ -11,32 +11,27 @@ import doctest
 import gc
 import re
 import unittest
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import celery._state
 import pytest
 from celery import Celery
 from kombu.message import Message
-from sybil import Document
+from redis import Redis
+from sybil import Document, Example
 from sybil.example import SybilFailure
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.region import Lexeme
 
 from celery_throttle import ConfigurationError, Limit
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.parcel import pack
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from redis import Redis
-    from sybil import Example
-
-    from celery_throttle.embedded import EmbeddedServer
 
 PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
 #: Languages of fences: those that run, and those without code of ours; a drawing has none.

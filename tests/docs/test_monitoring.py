@@ -6,17 +6,15 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from celery_throttle.control.metrics import described
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 yaml: Any = import_module("yaml")  # which has no types
 

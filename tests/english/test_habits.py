@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.english.habits import findings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODULE = '''\
 """Whoever asks is told."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from examples.demo.journal import Run
 from examples.demo.summary import MOST_OUT_OF_TURN, summarize
 from tests.examples.commands import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.worker
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.examples.commands import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.worker
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.explore.beside import Drift, replay_beside, walk_beside
 from tests.explore.gates import CannotReplay
 from tests.explore.search import replay, search
-from tests.explore.store import Server, explored
+from tests.explore.store import Defect, Server, explored
 from tests.explore.worlds import CI_WORLDS, FAULTS, STEERING, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.explore.store import Defect
 
 __all__ = ["serving"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 from tests.explore.gates import CannotReplay, real_gates
 from tests.explore.possible import possible
 from tests.explore.steps import begin, take
+from tests.explore.store import Server
 from tests.explore.world import Worker, World
-
-if TYPE_CHECKING:
-    from tests.explore.store import Server
-    from tests.explore.worlds import Config
+from tests.explore.worlds import Config
 
 __all__ = ["Drift", "replay_beside", "walk_beside"]
 

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from tests.explore.store import NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.explore.store import Content
+from tests.explore.store import NAMES, Content
 
 __all__ = ["canonical"]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from typing import TYPE_CHECKING
 
 from tests.explore.rules import permits_of
 from tests.explore.store import CALLS, SETS
 from tests.explore.world import Violation, Worker, World, number_of
 from tests.store import peek
-
-if TYPE_CHECKING:
-    from tests.store.peek import Snapshot
+from tests.store.peek import Snapshot
 
 __all__ = ["check", "check_at_rest", "is_done"]
 

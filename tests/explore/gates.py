@@ -6,28 +6,23 @@ Some steps are not taken here: a broken connection to the store, a sign-off, and
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.worker import state
 
 from celery_throttle import Limit
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
+from tests.explore.world import World as Model
+from tests.explore.worlds import Config
 from tests.simulation.clock import Clock, Fiber
-from tests.simulation.network import Server, packed
+from tests.simulation.network import Pipe, Server, packed
 from tests.simulation.scene import LEASE, PREFIX, App, Kind, Scene
-from tests.simulation.workers import CHANNEL, Here, installed, name_of
+from tests.simulation.workers import CHANNEL, Here, Worker, installed, name_of
 from tests.simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.explore.world import World as Model
-    from tests.explore.worlds import Config
-    from tests.simulation.network import Pipe
-    from tests.simulation.workers import Worker
 
 __all__ = ["CannotReplay", "Gates", "real_gates"]
 

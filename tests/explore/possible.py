@@ -5,12 +5,9 @@ A worker reads an answer at once unless something may go wrong just then: in bet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.explore.world import Copy, Worker, World
+from tests.explore.world import Copy, Worker, World
 
 __all__ = ["next_copy", "possible"]
 

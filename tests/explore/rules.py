@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.explore.world import Violation, number_of
-
-if TYPE_CHECKING:
-    from tests.explore.store import Content
-    from tests.explore.world import Run, Worker, World
+from tests.explore.store import Content
+from tests.explore.world import Run, Violation, Worker, World, number_of
 
 __all__ = ["check_begin", "check_order", "permits_of"]
 

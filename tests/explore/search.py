@@ -6,16 +6,13 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tests.explore.checks import check, check_at_rest, is_done
 from tests.explore.possible import possible
 from tests.explore.steps import begin, take
+from tests.explore.store import Server
 from tests.explore.world import Violation, World
-
-if TYPE_CHECKING:
-    from tests.explore.store import Server
-    from tests.explore.worlds import Config
+from tests.explore.worlds import Config
 
 __all__ = ["Found", "Searched", "replay", "search"]
 

@@ -6,18 +6,14 @@ A step is text: the event, the worker, the run and the way: ``end 0 w1:1 success
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from celery_throttle.store.identity_locks import REPLACED, TAKEN, read_claimed
 from tests.explore import workers
 from tests.explore.possible import next_copy
 from tests.explore.store import CALLS
+from tests.explore.world import Worker, World
 from tests.explore.worlds import IDENTITY, STEERING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.explore.world import Worker, World
 
 __all__ = ["begin", "take"]
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from celery_throttle.core.keys import _NAMES, Keys
 from celery_throttle.store import gate_script, scripts
 from celery_throttle.store.calls import Store
-from celery_throttle.store.scripts import Script, pack
+from celery_throttle.store.scripts import Call, Script, pack
 from tests.support.resp import RespConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from celery_throttle.store.scripts import Call
 
 __all__ = ["CALLS", "LEASE_MS", "NAMES", "SETS", "Content", "Defect", "ScriptFailed", "Server", "explored"]
 

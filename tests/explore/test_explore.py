@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.explore.__main__ import serving
 from tests.explore.defects import DEFECTS
 from tests.explore.search import replay, search
-from tests.explore.store import Defect
+from tests.explore.store import Defect, Server
 from tests.explore.world import Violation
 from tests.explore.worlds import CI_WORLDS, KNOWN, make
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.explore.store import Server
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,15 @@ A model of the real gate, by hand.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import DeliveryChange, Exchange
-from celery_throttle.store.exchange_reply import Answer, read_exchanged
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
+from celery_throttle.store.exchange_reply import Answer, Grant, Reply, read_exchanged
 from celery_throttle.store.identity_locks import TAKEN, read_claimed
 from tests.explore import rules
 from tests.explore.store import CALLS
-from tests.explore.world import Permit, Run, Sent, Violation, World, number_of
-
-if TYPE_CHECKING:
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Grant, Reply
-    from tests.explore.world import Copy, Worker
+from tests.explore.world import Copy, Permit, Run, Sent, Violation, Worker, World, number_of
 
 __all__ = ["carry_out", "deliver", "end", "end_spare", "hear", "pump", "renewal", "send"]
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.core.dedup import LockPlan
-from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange import Arrival, DeliveryChange
+from celery_throttle.store.exchange_reply import Reply
+from celery_throttle.store.scripts import Call
 from tests.explore.canonical import canonical
 from tests.explore.store import CALLS, Content, ScriptFailed, Server
-from tests.explore.worlds import IDENTITY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from celery_throttle.store.exchange import DeliveryChange
-    from celery_throttle.store.exchange_reply import Reply
-    from celery_throttle.store.scripts import Call
-    from tests.explore.worlds import Config, Task
+from tests.explore.worlds import IDENTITY, Config, Task
 
 __all__ = ["Book", "Copy", "Message", "Permit", "Run", "Sent", "Violation", "Worker", "World", "number_of"]
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import Doors, StoreState, give_up_soon
+from tests.failures.tools import StoreState, give_up_soon
 from tests.support.relay import Relay
 from tests.support.state import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-
-
-@pytest.fixture
-def doors(journal: Journal) -> Doors:
-    """Ends the tasks of the app `doors`."""
-    return Doors(journal)
+from tests.support.workers import Workers
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -19,14 +20,10 @@ from tests.failures.tools import (
     unacknowledged,
     unacknowledged_names,
 )
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -49,30 +46,28 @@ def expiring(app: Any, *labels: str, **options: Any) -> float:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_slots_and_permits_are_free_at_once(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, pool=pool, concurrency=2)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, pool=pool, concurrency=2)
     app.hold.delay("throttled")
     app.plain.delay("plain")
     journal.wait_running(2)
     state.wait_parked(app.hold.apply_async(("next",), ignore_result=True))
 
     backend.kill()
-    doors.open("throttled", "plain")
+    journal.let_go("throttled", "plain")
 
     journal.wait_running(1, "next", timeout=AT_ONCE)
-    app.plain.apply_async(("plain again",), ignore_result=True)
-    journal.wait_running(1, "plain again", timeout=AT_ONCE)
-    doors.open_all()
+    journal.wait_begun(app.plain.apply_async(("plain again",), ignore_result=True))
+    journal.let_all_go()
     journal.wait_finished(4)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
 
 def test_task_expired_in_line_keeps_no_permit(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """Its turn comes, and its expiry cannot be reported: it goes back in line until the backend is there.
 
@@ -89,13 +84,13 @@ def test_task_expired_in_line_keeps_no_permit(
     until(lambda: time.monotonic() > expired)
 
     backend.kill()
-    doors.open("first")
+    journal.let_go("first")
     worker.wait_for_log("goes back to its place in line for a moment")
     assert "Traceback" not in worker.log()
     backend.restart()
 
     journal.wait_running(1, "next", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2)
     state.wait_clean()
     until(lambda: late.state == "REVOKED", timeout=AT_ONCE)
@@ -103,7 +98,7 @@ def test_task_expired_in_line_keeps_no_permit(
 
 
 def test_task_revoked_in_line_is_reported_with_the_backend(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """It leaves its line at once, and then only this worker has it."""
     worker = workers.start(DOORS, concurrency=2)
@@ -121,15 +116,13 @@ def test_task_revoked_in_line_is_reported_with_the_backend(
     backend.restart()
 
     until(lambda: victim.state == "REVOKED", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1)
     state.wait_clean()
     assert counts(journal) == {"first": 1}
 
 
-def test_task_expired_before_its_slot_comes_again(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
-) -> None:
+def test_task_expired_before_its_slot_comes_again(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """Plain tasks, as many as the worker takes at all: each is revoked once the backend is back, and it goes on."""
     worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 4})
     app = workers.app(DOORS)
@@ -140,25 +133,22 @@ def test_task_expired_before_its_slot_comes_again(
     until(lambda: time.monotonic() > expired)
 
     backend.kill()
-    doors.open("first")
+    journal.let_go("first")
     worker.wait_for_log("waits here: ")
     backend.restart()
     send(app.plain, "later")
 
     journal.wait_running(1, "later", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "later": 1}
 
 
-def test_expired_task_affects_no_other(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
-) -> None:
+def test_expired_task_affects_no_other(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """Its limit gets a line, so those that wait here for a slot are looked through."""
     worker = workers.start(DOORS, concurrency=1, queues="one", conf={"worker_prefetch_multiplier": 8})
-    workers.start(DOORS, concurrency=1, queues="two")
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, concurrency=1, queues="two")
     send(app.plain, "first", queue="one")
     journal.wait_running(1, "first")
     expired = expiring(app.hold, "expires", queue="one")
@@ -170,7 +160,7 @@ def test_expired_task_affects_no_other(
     send(app.hold, "runs", "waits", queue="two")
     worker.wait_for_log("waits here: |back to its place")
     backend.restart()
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(5, timeout=AT_ONCE)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
@@ -178,7 +168,7 @@ def test_expired_task_affects_no_other(
 
 
 def test_failing_while_store_and_backend_are_away(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """One Redis has both: the failure of a task cannot be reported, and held tasks stay held."""
     workers.backend = store.url.removesuffix("/0") + "/1"
@@ -198,7 +188,7 @@ def test_failing_while_store_and_backend_are_away(
     worker.wait_for_log("waits here: ")
     store.restart()
     worker.wait_for_log("the store is back", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
 
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # each has failed or has run
     state.wait_clean()
@@ -254,20 +244,13 @@ def test_failed_return_fails_as_soon_as_it_can_be_reported(
 
 @pytest.mark.parametrize(("name", "resumed"), [("hold", True), ("hold", False), ("plain", False)])
 def test_run_of_a_solo_worker_is_not_repeated(
-    backend: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    doors: Doors,
-    state: State,
-    name: str,
-    *,
-    resumed: bool,
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, name: str, *, resumed: bool
 ) -> None:
     """Its body runs in the call that gives it to the pool."""
     worker = workers.start(DOORS, pool="solo", concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("tests.support.apps.doors.hold")
-    doors.open_all()
+    journal.let_all_go()
     if resumed:
         limit.pause()
     else:
@@ -287,16 +270,13 @@ def test_run_of_a_solo_worker_is_not_repeated(
     assert counts(journal) == {"a": 1, "after": 1}
 
 
-def test_task_leaving_a_solo_worker_does_not_run_again(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
-    workers.start(DOORS, pool="solo", concurrency=1)
-    app = workers.app(DOORS)
+def test_task_leaving_a_solo_worker_does_not_run_again(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(DOORS, pool="solo", concurrency=1)
     limit = state.limit("tests.support.apps.doors.hold")
     limit.pause()
     leaves = app.hold.delay("leaves", "SystemExit")
     state.wait_parked(leaves)
-    doors.open_all()
+    journal.let_all_go()
     limit.resume()
     app.hold.delay("after").get(timeout=AT_ONCE)
     state.wait_clean()
@@ -304,7 +284,7 @@ def test_task_leaving_a_solo_worker_does_not_run_again(
 
 
 def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     lost = workers.start(DOORS, pool="gevent", concurrency=2)
     app = workers.app(DOORS)
@@ -316,7 +296,7 @@ def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
     until(lambda: not state.holders, timeout=AT_ONCE)
     assert unacknowledged(workers)
     lost.kill()
-    doors.open_all()
+    journal.let_all_go()
     backend.restart()
     redeliver(workers)
     workers.start(DOORS, pool="gevent", concurrency=2)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import fcntl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import pytest
 
 from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, counts, redeliver, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import IO
-
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

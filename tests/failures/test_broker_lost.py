@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -18,17 +17,12 @@ from tests.failures.tools import (
     unacknowledged,
     wait_returned,
 )
+from tests.support.journal import Journal
 from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC, alive
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers, alive
 
 LIMITED = "tests.support.apps.limited"
 
@@ -46,9 +40,7 @@ def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
     workers.conf.update(throttle_url=server.url, throttle_lease=LONG_LEASE)
 
 
-def test_connection_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     app.hold.delay("early")
@@ -62,18 +54,18 @@ def test_connection_lost(
     for result in waiting:
         worker.wait_for_log(rf"{result.id}\] received")
     until(lambda: len(unacknowledged(workers)) == 2 + len(waiting))  # "late zero" and "late direct" run
-    doors.open("late zero")
+    journal.let_go("late zero")
     journal.wait_running(1, "late resumed")
 
     cut(own_server)
-    doors.open("early")
+    journal.let_go("early")
     for result in (direct, *waiting):
         worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
     until(lambda: any(run.label.startswith("waiting") for run in journal.runs()), timeout=AT_ONCE)
     # The second delivery of the one that runs is set aside, not run beside the first.
-    doors.open("late resumed")
+    journal.let_go("late resumed")
     until(lambda: state.has_second(direct), timeout=AT_ONCE, describe=state.describe)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(7, timeout=AT_ONCE)
     state.wait_clean()
@@ -83,9 +75,7 @@ def test_connection_lost(
     until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
 
 
-def test_broker_restarted(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again.
 
     A worker with unacknowledged messages may end when its broker is down (kombu 5.7 cannot put them back then).
@@ -101,16 +91,15 @@ def test_broker_restarted(
     state.wait_parked(early_parked)
     late_parked = app.hold_late.delay("late parked")
     state.wait_parked(late_parked)
-    doors.open("late zero")
+    journal.let_go("late zero")
     journal.wait_running(1, "late resumed")
-    app.hold_again.delay("late direct")
-    journal.wait_running(1, "late direct")
+    journal.wait_begun(app.hold_again.delay("late direct"))
     app.pair.delay("waiting")
     worker.wait_for_log("received", times=7)
 
     own_server.kill()
     worker.wait_for_log("Connection to broker lost|Cannot connect to|Unrecoverable error")
-    doors.open("early", "late resumed", "late direct")
+    journal.let_go("early", "late resumed", "late direct")
     journal.wait_finished(4)
     assert set(state.parked) == {early_parked.id, late_parked.id}
     own_server.restart()
@@ -118,7 +107,7 @@ def test_broker_restarted(
     if not worker.running:
         workers.start(DOORS, concurrency=3)
     redeliver(workers)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(7, timeout=AT_ONCE)
     state.wait_clean()
@@ -129,7 +118,7 @@ def test_broker_restarted(
 
 
 def test_reconnected_worker_does_not_count_held_tasks(
-    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """Where Celery lets less in then (5.7: only from RabbitMQ), it lets in more with each message acknowledged."""
     with Relay(server.port) as relay:
@@ -152,7 +141,7 @@ def test_reconnected_worker_does_not_count_held_tasks(
             app.hold.delay(label)
         until(lambda: len(unacknowledged(workers)) == 5, timeout=AT_ONCE)
         relay.accept()
-        doors.open(*before, *held)
+        journal.let_go(*before, *held)
         journal.wait_finished(7, timeout=AT_ONCE)
         state.wait_clean()
 
@@ -160,7 +149,7 @@ def test_reconnected_worker_does_not_count_held_tasks(
             app.plain.delay(f"after {number}")
         journal.wait_running(3)
         until(lambda: len(unacknowledged(workers)) == 6, describe=lambda: str(unacknowledged(workers)))
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(17, timeout=AT_ONCE)
 
 
@@ -173,8 +162,7 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
         conf, patient = {"throttle_url": relay.url}, {PATIENCE: "60"}
         worker = workers.start(DOORS, pool="gevent", concurrency=1, conf=conf, env=patient)
         app = workers.app(DOORS)
-        app.hold.delay("first")
-        journal.wait_running(1, "first")
+        journal.wait_begun(app.hold.delay("first"))
         victim = app.hold.delay("victim")
         worker.wait_for_log(rf"{victim.id}\] parked")  # it has the reply
 
@@ -190,24 +178,18 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
 
 
 def test_task_parked_by_a_stopping_worker_runs_once(
-    own_server: EmbeddedServer,
-    server: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    doors: Doors,
-    state: State,
+    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """The reply that it is parked arrives without a broker: the next call to the store includes that, too."""
     with Relay(server.port) as relay:
         stops = workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(DOORS)
-        app.hold.delay("first")
-        journal.wait_running(1, "first")
+        journal.wait_begun(app.hold.delay("first"))
         until(lambda: relay.quiet_for(0.2))
         relay.hold_replies()
         victim = app.hold.delay("victim")
         state.wait_parked(victim)
-        doors.open("first")
+        journal.let_go("first")
         journal.wait_finished(1, "first")
         until(lambda: not any(app.app.control.inspect().active().values()))  # it has something to report
         own_server.kill()
@@ -218,7 +200,7 @@ def test_task_parked_by_a_stopping_worker_runs_once(
         workers.start(DOORS, concurrency=2)
 
         relay.pass_replies(until=b"ended")
-        doors.open("victim")
+        journal.let_go("victim")
         journal.wait_finished(1, "victim", timeout=AT_ONCE)
         until(lambda: not state.holders)
         relay.pass_replies()
@@ -261,24 +243,23 @@ def test_task_sent_back_without_connection_runs_once_more(
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """``worker_cancel_long_running_tasks_on_connection_loss``: they run again, from the broker or from the store."""
     workers.conf["worker_cancel_long_running_tasks_on_connection_loss"] = True
-    workers.start(DOORS, concurrency=4)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, concurrency=4)
     app.hold_late.delay("zero")
     app.hold_again.delay("direct")
     journal.wait_running(2)
     resumed = app.hold_late.delay("resumed")
     state.wait_parked(resumed)
-    doors.open("zero")
+    journal.let_go("zero")
     journal.wait_running(1, "resumed")
     victims = [run.pid for run in journal.running()]
 
     cut(own_server)
     until(lambda: not any(alive(pid) for pid in victims), timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
 
     wait_returned(journal, 3, timeout=AT_ONCE)
     state.wait_clean()

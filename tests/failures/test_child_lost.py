@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.result import AsyncResult
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
-
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
 
 @pytest.fixture
-def worker(workers: Workers) -> Worker:
+def started(workers: Workers) -> Worker:
     workers.conf["throttle_lease"] = LONG_LEASE
     return workers.start(DOORS, concurrency=2)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "time limit", "revoke", "os._exit", "SystemExit"])
 def test_lost_child_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
+    started: Worker, workers: Workers, journal: Journal, state: State, how: str
 ) -> None:
     app = workers.app(DOORS)
     arguments = ["first", how.removeprefix("os._")]
     first: AsyncResult[str] = app.hold.apply_async(arguments, time_limit=1 if how == "time limit" else None)
     journal.wait_started(1, "first")
     successor = app.hold.delay("successor")
-    doors.open("successor")
+    journal.let_go("successor")
 
     if how == "SIGKILL":
-        worker.kill_child(journal.runs("first")[0].pid)
+        started.kill_child(journal.runs("first")[0].pid)
     elif how == "revoke":
         app.app.control.revoke(first.id, terminate=True)
     elif how != "time limit":
-        doors.open("first")
+        journal.let_go("first")
 
     assert successor.get(timeout=AT_ONCE) == "successor"
     assert most_at_once(journal, "hold") == 1
@@ -57,17 +51,16 @@ def test_lost_child_frees_its_permit_at_once(
 
 
 def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State
+    started: Worker, workers: Workers, journal: Journal, state: State
 ) -> None:
     app = workers.app(DOORS)
-    app.hold_late.delay("zero")
-    journal.wait_running(1, "zero")
+    journal.wait_begun(app.hold_late.delay("zero"))
     state.wait_parked(app.hold_late.delay("first"))
     state.wait_parked(app.hold_late.delay("successor"))
-    doors.open("zero", "successor")
+    journal.let_go("zero", "successor")
     journal.wait_running(1, "first")
 
-    worker.kill_child(journal.runs("first")[0].pid)
+    started.kill_child(journal.runs("first")[0].pid)
 
     journal.wait_finished(1, "successor", timeout=AT_ONCE)
     assert most_at_once(journal, "hold_late") == 1
@@ -78,23 +71,22 @@ def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
 
 @pytest.mark.parametrize("source", ["broker", "store"])
 def test_rejected_on_worker_lost_runs_again(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State, source: str
+    started: Worker, workers: Workers, journal: Journal, state: State, source: str
 ) -> None:
     app = workers.app(DOORS)
     if source == "store":
-        app.hold_again.delay("zero")
-        journal.wait_running(1, "zero")
+        journal.wait_begun(app.hold_again.delay("zero"))
         state.wait_parked(app.hold_again.delay("first"))
-        doors.open("zero")
+        journal.let_go("zero")
     else:
         app.hold_again.delay("first")
     journal.wait_running(1, "first")
     state.wait_parked(app.hold_again.delay("next"))
 
-    worker.kill_child(journal.runs("first")[0].pid)
+    started.kill_child(journal.runs("first")[0].pid)
 
     journal.wait_running(1, "next", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1, "first", timeout=AT_ONCE)
     state.wait_clean()
     assert most_at_once(journal, "hold_again") == 1
@@ -102,11 +94,11 @@ def test_rejected_on_worker_lost_runs_again(
     assert runs == {"first": 2, "next": 1}
 
 
-def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=2, options=("--max-tasks-per-child", "1"))
     app = workers.app(DOORS)
-    doors.open_all()
+    journal.let_all_go()
 
     for number in range(3):
         app.hold.delay(f"hold {number}")

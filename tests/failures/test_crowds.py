@@ -5,26 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import VERSION, Celery
+from redis import Redis
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import close
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers, close
 
 THREADS = 60
 
@@ -86,14 +80,10 @@ def connections(redis: Redis) -> int:
 
 
 @pytest.mark.worker
-def test_more_tasks_than_may_be_parked_stay_at_the_broker(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_more_tasks_than_may_be_parked_stay_at_the_broker(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
-    app.crowded.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(SEAMS, concurrency=2)
+    journal.wait_begun(app.crowded.delay("first"))
     with app.app.producer_pool.acquire() as producer:
         for number in range(1500):
             # By name: the task itself would refuse to be published.
@@ -102,7 +92,7 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(
 
     # Some hundred in a worker at most.
     always(lambda: queued(workers) >= 1000, seconds=2)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(5, timeout=AT_ONCE)
 
 
@@ -132,8 +122,7 @@ def test_held_tasks_without_prefetching_block_no_slot(
     worker = workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)
     if why == "max_parked":
-        app.crowded.apply_async(("first",), ignore_result=True)
-        journal.wait_running(1, "first")
+        journal.wait_begun(app.crowded.apply_async(("first",), ignore_result=True))
         for number in range(3):
             app.app.send_task(app.crowded.name, [str(number)], ignore_result=True)
         until(lambda: len(unacknowledged(workers)) == 1 and len(state.parked) == 2, timeout=AT_ONCE)
@@ -142,5 +131,4 @@ def test_held_tasks_without_prefetching_block_no_slot(
         worker.wait_for_log("cannot reach the store")
         for number in range(2):
             app.one.apply_async((str(number),), ignore_result=True)
-    app.plain.apply_async(("plain",), ignore_result=True)
-    journal.wait_running(1, "plain", timeout=AT_ONCE)
+    journal.wait_begun(app.plain.apply_async(("plain",), ignore_result=True))

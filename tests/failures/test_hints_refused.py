@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 
 def test_user_without_rights_on_the_channel(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     with state.client() as client:
         client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
@@ -28,14 +24,13 @@ def test_user_without_rights_on_the_channel(
     workers.env["LOOK_EVERY"] = "0.5"
     silent = {"throttle_url": f"redis://silent:secret@127.0.0.1:{store.port}/0"}
     left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)
-    workers.start(DOORS, concurrency=2, queues="right", conf=silent)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, concurrency=2, queues="right", conf=silent)
     shared = state.limit("shared")
     shared.pause()
     for number, task in enumerate([app.left, app.right, app.left, app.right]):
         state.wait_parked(task.delay(str(number)))
     shared.override(2)
-    doors.open_all()
+    journal.let_all_go()
 
     shared.resume()  # the first worker to look starts its own, and has a hint for the other one
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.store.history import Period
 from tests.failures.tools import DOORS
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.history import Period
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -31,15 +27,14 @@ def total(app: Any, task: Any) -> Period:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_counts_arrive_at_the_latest_with_the_end_of_a_worker(
-    workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
+    workers: Workers, journal: Journal, state: State, pool: str
 ) -> None:
     worker = workers.start(DOORS, pool=pool, concurrency=2)
     app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold.delay("first"))
     others = [app.hold.delay(label) for label in ("second", "third")]
     state.wait_parked(*others)
-    doors.open_all()
+    journal.let_all_go()
     for each in (first, *others):
         each.get(timeout=20)
     app.plain.delay("not throttled").get(timeout=20)
@@ -54,11 +49,10 @@ def test_counts_arrive_at_the_latest_with_the_end_of_a_worker(
     assert "Traceback" not in worker.log()
 
 
-def test_counts_of_a_running_worker_arrive(workers: Workers, doors: Doors) -> None:
+def test_counts_of_a_running_worker_arrive(workers: Workers, journal: Journal) -> None:
     """With enough of them: after ten seconds."""
-    workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    doors.open_all()
+    app = workers.start_app(DOORS, concurrency=2)
+    journal.let_all_go()
 
     def told() -> int:
         app.pair.delay("one").get(timeout=20)
@@ -72,7 +66,7 @@ def test_returned_tasks_are_counted(workers: Workers, journal: Journal) -> None:
     app = workers.app(LIMITED)
     result = app.call.delay("a", 0.2)
     journal.wait_started(2)
-    Path(f"{journal.path}.a").touch()
+    journal.let_go("a")
     result.get(timeout=20)
     worker.term()
     worker.wait()
@@ -82,14 +76,13 @@ def test_returned_tasks_are_counted(workers: Workers, journal: Journal) -> None:
     assert found.ended == 1
 
 
-def test_lost_run_is_counted_by_the_reclaiming_worker(workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_lost_run_is_counted_by_the_reclaiming_worker(workers: Workers, journal: Journal) -> None:
     workers.conf["throttle_lease"] = 1
     lost = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     lost.kill()
-    doors.open_all()
+    journal.let_all_go()
     other = workers.start(DOORS, concurrency=1)
     app.hold.delay("next").get(timeout=20)
     other.term()
@@ -98,15 +91,14 @@ def test_lost_run_is_counted_by_the_reclaiming_worker(workers: Workers, journal:
 
 
 def test_a_full_store_drops_counts_and_takes_everything_else(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     worker = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     with Redis.from_url(store.url) as client:
         client.config_set("maxmemory", 1)
-    doors.open_all()
+    journal.let_all_go()
     until(lambda: not state.holders)
     worker.term()
     assert worker.wait() == 0

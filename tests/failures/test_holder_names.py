@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -28,19 +24,16 @@ def named(app: Any) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
-def test_of_tasks_that_share_a_limit(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_of_tasks_that_share_a_limit(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 3
-    workers.start(DOORS, queues="celery,left,right", concurrency=3)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, queues="celery,left,right", concurrency=3)
     first, own = app.left.delay("first"), app.hold.delay("own")
     journal.wait_running(2)
     assert named(app) == {first.id: app.left.name, own.id: app.hold.name}
 
     parked = app.right.delay("parked")
     state.wait_parked(parked)
-    doors.open("first")
+    journal.let_go("first")
     journal.wait_running(1, "parked")
     both = {parked.id: app.right.name, own.id: app.hold.name}
     until(lambda: named(app) == both, timeout=AT_ONCE)
@@ -49,7 +42,7 @@ def test_of_tasks_that_share_a_limit(
     store.kill()
     store.restart()  # empty: its worker puts them back
     until(lambda: named(app) == both, timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(3, timeout=AT_ONCE)
 
     with app.SHARED.acquire(app=app.app, timeout=AT_ONCE):
@@ -57,10 +50,8 @@ def test_of_tasks_that_share_a_limit(
 
 
 def test_of_those_that_hold_a_lock_alone(workers: Workers, journal: Journal) -> None:
-    workers.start(ONCE)
-    app = workers.app(ONCE)
-    held = app.hold.delay("a")
-    journal.wait_running(1, "a")
+    app = workers.start_app(ONCE)
+    held = journal.wait_begun(app.hold.delay("a"))
     assert named(app) == {held.id: app.hold.name}
-    Path(f"{journal.path}.a").touch()
+    journal.let_go("a")
     journal.wait_finished(1)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, cut, queued, redeliver, unacknowledged
-from tests.support.pairs import pair
+from tests.support.journal import Journal
+from tests.support.pairs import Pair, pair
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.pairs import Pair
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -45,8 +40,7 @@ def park(workers: Workers, journal: Journal, state: State, count: int = COUNT) -
     """Start a worker; one task runs, so many are parked behind it."""
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(*(app.hold.delay(str(number)) for number in range(count)))
     worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for")
     return worker, app
@@ -62,40 +56,38 @@ def check(workers: Workers, journal: Journal, state: State, count: int = COUNT) 
 
 
 def test_finished_task_is_acknowledged_without_a_replica(
-    two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State
+    two: Pair, workers: Workers, journal: Journal, state: State
 ) -> None:
     """So the replica, which lacks the run, starts no second one."""
     park(workers, journal, state)
     assert len(unacknowledged(workers)) == COUNT
-    doors.open_all()
+    journal.let_all_go()
     check(workers, journal, state)
     two.fail_over()
     always(lambda: set(counts(journal).values()) == {1}, seconds=2)
 
 
-def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, state: State) -> None:
     worker, _ = park(workers, journal, state)
     always(lambda: len(unacknowledged(workers)) == COUNT, seconds=1)
     two.thaw_replica()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     worker.wait_for_log("parked tasks are safe again")
-    doors.open_all()
+    journal.let_all_go()
     check(workers, journal, state)
 
 
 @pytest.mark.usefixtures("two")
-def test_its_worker_is_killed(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) -> None:
     """Other workers run its parked task, and the broker delivers it once more."""
-    workers.start(DOORS, concurrency=2, queues="elsewhere")
-    app = workers.app(DOORS)
-    app.hold.apply_async(["first"], queue="elsewhere")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=2, queues="elsewhere")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
     worker = workers.start(DOORS, concurrency=2)
     state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT - 1)))
     state.wait_parked(app.hold.delay("with a call after the others"))
     worker.kill()
     other = workers.start(DOORS, concurrency=2)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
     redeliver(workers)
     other.wait_for_log("received", times=COUNT)
@@ -106,7 +98,7 @@ def test_its_worker_is_killed(workers: Workers, journal: Journal, doors: Doors, 
 
 @pytest.mark.usefixtures("two")
 def test_the_broker_connection_is_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """Delivered again while they wait in line: kept by the worker that has them then."""
     worker, _ = park(workers, journal, state)
@@ -116,49 +108,47 @@ def test_the_broker_connection_is_lost(
     worker.wait_for_log("received", times=1 + 2 * COUNT)
     # The worker gives them back as well, so some may come twice.
     until(lambda: len(unacknowledged(workers)) == COUNT, timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     check(workers, journal, state)
 
 
-def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: State) -> None:
     """The messages go back to the broker, and the next worker finds that they are parked."""
     worker, _ = park(workers, journal, state)
     worker.term()
     worker.wait_for_log(f"this worker stops, and {COUNT} parked tasks are not safe")
-    doors.open("first")
+    journal.let_go("first")
     worker.wait()
     assert queued(workers) == COUNT
     next_one = workers.start(DOORS, concurrency=2)
     next_one.wait_for_log("received", times=COUNT)
     two.thaw_replica()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     check(workers, journal, state)
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_other_pools(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str) -> None:
+def test_other_pools(two: Pair, workers: Workers, journal: Journal, state: State, pool: str) -> None:
     """Those without an event loop find out when they look."""
     two.thaw_replica()
-    workers.start(DOORS, concurrency=1, queues="elsewhere")
-    app = workers.app(DOORS)
-    app.hold.apply_async(["first"], queue="elsewhere")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=1, queues="elsewhere")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
     worker = workers.start(DOORS, pool=pool, concurrency=1)
     state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT)))
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert "lost the store" not in worker.log()
-    doors.open_all()
+    journal.let_all_go()
     check(workers, journal, state)
 
 
 @pytest.mark.usefixtures("two")
-def test_others_come_meanwhile(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_others_come_meanwhile(workers: Workers, journal: Journal, state: State) -> None:
     """More than the prefetch count allows are kept: they do not count."""
     _, app = park(workers, journal, state, count=30)
-    doors.open("plain")
+    journal.let_go("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(31, task=".hold", timeout=30)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert set(counts(journal).values()) == {1}

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import group
+from celery.result import AsyncResult
 from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SEAMS
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -35,32 +30,24 @@ def _group(signatures: Iterable[Any]) -> list[AsyncResult[Any]]:
     return list(results)
 
 
-def test_outcome_for_duplicates(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_outcome_for_duplicates(workers: Workers, journal: Journal, state: State) -> None:
     """Kept for those that were published while a caller waits for them, and no longer than until the last is gone."""
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
-    first = app.once.delay("a")
-    journal.wait_running(1, "a")
+    app = workers.start_app(SEAMS, concurrency=2)
+    first = journal.wait_begun(app.once.delay("a"))
     told, revoked = _group(app.once.s("a") for _ in range(2))
     state.wait_parked(told, revoked)
     revoked.revoke()
     until(lambda: revoked.id not in state.parked, timeout=AT_ONCE)
 
-    doors.open_all()
+    journal.let_all_go()
 
     assert [result.get(timeout=AT_ONCE) for result in (first, told)] == ["a"] * 2
     state.wait_clean(timeout=10)
 
 
 def test_expired_task_whose_end_cannot_be_written(
-    own_server: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    doors: Doors,
-    state: State,
-    server: EmbeddedServer,
-    redis: Redis,
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State, server: EmbeddedServer, redis: Redis
 ) -> None:
     """The result backend refuses it; the task that was granted with it runs all the same."""
     with Redis.from_url(own_server.url) as backend:
@@ -78,21 +65,17 @@ def test_expired_task_whose_end_cannot_be_written(
         state.wait_parked(expired, after)
         until(lambda: time.monotonic() > sent + expires)
         backend.execute_command("ACL", "SETUSER", "default", "-set", "-setex")
-        doors.open_all()
+        journal.let_all_go()
 
         pair.resume()
 
         journal.wait_finished(1, "after", timeout=AT_ONCE)
 
 
-def test_revoked_while_parked_when_many_were_revoked_before(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
-    app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
+    journal.wait_begun(app.hold.delay("first"))
     before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))
     state.wait_parked(before, victim, after)
 
@@ -102,7 +85,7 @@ def test_revoked_while_parked_when_many_were_revoked_before(
     victim.revoke()
 
     until(lambda: state.parked == [after.id], timeout=5)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain
 from kombu.exceptions import OperationalError
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, queued, redeliver, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
 ONCE = "tests.support.apps.once"
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def let_go(journal: Journal, *labels: str) -> None:
-    for label in labels:
-        Path(f"{journal.path}.{label}").touch()
 
 
 def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> tuple[Worker, Any, Any]:
@@ -46,8 +39,7 @@ def tokens(journal: Journal) -> list[int]:
 
 
 def test_fifty_publishes_from_four_processes_are_one_run(workers: Workers, journal: Journal) -> None:
-    workers.start_many(2, ONCE, concurrency=4)
-    app = workers.app(ONCE)
+    app = workers.start_app(ONCE, count=2, concurrency=4)
     publisher = (
         f"import sys; sys.path.append({str(ROOT)!r})\n"
         "import threading\n"
@@ -70,7 +62,7 @@ def test_fifty_publishes_from_four_processes_are_one_run(workers: Workers, journ
     ids = {line for process in processes for line in process.communicate(timeout=60)[0].split()}
     assert len(ids) == 1, ids
     journal.wait_running(1, "a")
-    let_go(journal, "a")
+    journal.let_go("a")
     app.hold.AsyncResult(ids.pop().decode()).get(timeout=AT_ONCE)
     assert len(journal.runs()) == 1
 
@@ -83,7 +75,7 @@ def test_worker_killed_while_its_task_runs_early_acknowledgement(workers: Worker
     until(lambda: app.hold.locked_by("a") is None, timeout=WITHIN_LEASE)
     second = app.hold.delay("a")
     assert second.id != first.id
-    let_go(journal, "a")
+    journal.let_go("a")
     assert second.get(timeout=WITHIN_LEASE) == "a"
     assert tokens(journal) == sorted(set(tokens(journal)))
 
@@ -94,7 +86,7 @@ def test_worker_killed_while_its_task_runs_late_acknowledgement(workers: Workers
     lost.kill()
     redeliver(workers)
     workers.start(ONCE, concurrency=2)
-    let_go(journal, "a")
+    journal.let_go("a")
     assert first.get(timeout=WITHIN_LEASE) == "a"
     assert {run.task_id for run in journal.runs()} == {first.id}
     assert len(tokens(journal)) == 2
@@ -111,7 +103,7 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
     redeliver(workers)
     workers.start(ONCE, concurrency=2)
     assert app.hold_late.delay("queued").id == waits.id
-    let_go(journal, "running", "queued")
+    journal.let_go("running", "queued")
     assert waits.get(timeout=WITHIN_LEASE) == "queued"
     journal.wait_finished(2, timeout=WITHIN_LEASE)
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
@@ -127,7 +119,7 @@ def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal
     lost.kill()
     redeliver(workers)
     journal.wait_started(2, "a", timeout=WITHIN_LEASE)
-    let_go(journal, "a")
+    journal.let_go("a")
     assert [duplicate.get(timeout=WITHIN_LEASE) for duplicate in duplicates] == ["a"] * 3
     assert len(journal.runs()) == 2
 
@@ -136,7 +128,7 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
     """A remembered success does not run again, though its worker never saw its end."""
     lost, app, first = started(workers, journal, "hold_remembered")
     lost.freeze()
-    let_go(journal, "a")
+    journal.let_go("a")
     assert first.get(timeout=AT_ONCE) == "a"
     until(lambda: app.hold_remembered.locked_by("a").state == "done", timeout=AT_ONCE)
     assert len(unacknowledged(workers)) == 1
@@ -152,8 +144,7 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
 def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: Journal) -> None:
     """The broker delivers the message again and again while the task runs: it runs once."""
     workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.start_many(2, ONCE, concurrency=2)
-    app = workers.app(ONCE)
+    app = workers.start_app(ONCE, count=2, concurrency=2)
     first = app.hold_remembered.delay("a")
     unremembered = app.hold_late.delay("b")
     journal.wait_running(2)
@@ -162,7 +153,7 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
         # The copies wait beside the running ones, unacknowledged no more.
         until(lambda: not queued(workers) and not unacknowledged(workers), timeout=AT_ONCE)
     assert len(journal.runs()) == 2
-    let_go(journal, "a", "b")
+    journal.let_go("a", "b")
     assert first.get(timeout=AT_ONCE) == "a"
     assert unremembered.get(timeout=AT_ONCE) == "b"
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
@@ -176,12 +167,11 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
 def test_the_newest_under_fire(workers: Workers, journal: Journal, conflict: str) -> None:
     """Published by several threads while two workers run it: never two at once, and the last one counts."""
     workers.conf["throttle_lease"] = 60
-    workers.start_many(2, ONCE, concurrency=2)
-    app = workers.app(ONCE)
+    app = workers.start_app(ONCE, count=2, concurrency=2)
     task = app.hold_replace if conflict == "replace" else app.hold_last
     results = []
     for number in range(60):
-        let_go(journal, str(number))
+        journal.let_go(str(number))
         results.append(task.delay(str(number)))
     until(lambda: all(result.ready() for result in results), timeout=WITHIN_LEASE)
     assert journal.max_running() == 1
@@ -199,8 +189,7 @@ def test_redis_restarted_empty_the_holder_keeps_its_lock(
 ) -> None:
     """A running task puts its lock back; tokens grow all the same."""
     workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.start(ONCE, concurrency=2)
-    app = workers.app(ONCE)
+    app = workers.start_app(ONCE, concurrency=2)
     first = app.hold.delay("a")
     app.hold.delay("b")
     journal.wait_running(2)
@@ -214,7 +203,7 @@ def test_redis_restarted_empty_the_holder_keeps_its_lock(
 
     until(back, timeout=WITHIN_LEASE)
     assert app.hold.delay("a").id == first.id
-    let_go(journal, "a", "b")
+    journal.let_go("a", "b")
     until(lambda: app.hold.locked_by("a") is None, timeout=WITHIN_LEASE)
     assert app.hold.delay("a").get(timeout=WITHIN_LEASE) == "a"
     assert len(journal.runs()) == 3
@@ -230,7 +219,7 @@ def test_store_down_at_publish_the_gate_still_checks(workers: Workers, journal: 
     workers.conf["throttle_url"] = store.url
     workers.start(ONCE, concurrency=4)
     journal.wait_running(1, "a")
-    let_go(journal, "a")
+    journal.let_go("a")
     assert [result.get(timeout=WITHIN_LEASE) for result in results] == ["a"] * 3
     assert len(journal.runs()) == 1
 
@@ -245,7 +234,7 @@ def test_store_down_at_publish_nothing_of_a_canvas_is_skipped(
     workers.conf["throttle_url"] = store.url
     workers.start(ONCE, concurrency=4)
     journal.wait_running(1, "a")
-    let_go(journal, "a")
+    journal.let_go("a")
     assert [each.get(timeout=WITHIN_LEASE) for each in chains] == ["chain 0", "chain 1"]
 
 
@@ -265,8 +254,7 @@ def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
     workers.start(ONCE, concurrency=1, env={"CLOCK_SKEW": "86400"}, wait=False).wait_ready()
     workers.start(ONCE, concurrency=1, env={"CLOCK_SKEW": "-86400"}, wait=False).wait_ready()
     app = workers.app(ONCE)
-    first = app.hold_late.delay("a")
-    journal.wait_running(1, "a")
+    first = journal.wait_begun(app.hold_late.delay("a"))
     duplicate = app.app.send_task(app.hold_late.name, args=["a"])
     assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE
     # Two renewals long: the lock of a live worker stays.
@@ -281,7 +269,7 @@ def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
         return len(renewed) > 2
 
     until(renewed_twice, timeout=WITHIN_LEASE)
-    let_go(journal, "a")
+    journal.let_go("a")
     assert first.get(timeout=AT_ONCE) == "a"
     assert duplicate.get(timeout=AT_ONCE) == "a"
     assert len(journal.runs()) == 1

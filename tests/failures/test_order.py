@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, script_calls
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.relay import Relay
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -52,12 +47,11 @@ def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int)
     assert journal.max_running() <= 6
 
 
-def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, state: State) -> None:
     """One worker has more than its slots when another one fills the limit and parks later tasks."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(SEAMS, concurrency=4)
-    workers.start(SEAMS, concurrency=4, queues="alpha")
-    app = workers.app(SEAMS)
+    app = workers.start_app(SEAMS, concurrency=4, queues="alpha")
     early = [app.six.delay(str(place)) for place in range(12)]
     journal.wait_running(4)
     first.wait_for_log("received", times=12)
@@ -71,7 +65,7 @@ def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journa
     later += [app.six.apply_async([str(place)], queue="alpha") for place in range(15, 20)]
     state.wait_parked(*later)
     assert state.parked == [result.id for result in (*early[4:], *later)]
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(20, timeout=AT_ONCE)
     assert journal.max_running() <= 6
@@ -79,7 +73,7 @@ def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journa
 
 
 def test_first_delivery_is_first_despite_a_late_reply(
-    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
+    workers: Workers, journal: Journal, state: State, relay: Relay
 ) -> None:
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -95,7 +89,7 @@ def test_first_delivery_is_first_despite_a_late_reply(
     relay.pass_replies()
     state.wait_parked(*early[1:], timeout=AT_ONCE)
     assert state.parked == [result.id for result in (*early[1:], *later)]
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(28, timeout=AT_ONCE)
     state.wait_clean()
@@ -132,8 +126,7 @@ def test_task_during_declarations_is_behind_earlier_ones(
 def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, state: State) -> None:
     """The tasks of a rate are all older than those of the busy limit, and due while its line is long."""
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
+    app = workers.start_app(SEAMS, concurrency=2)
     paced = state.limit("tests.support.apps.seams.paced")
     paced.pause()
     state.wait_parked(*(app.paced.delay(str(number)) for number in range(6)))

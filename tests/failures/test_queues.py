@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
+from tests.support.journal import Journal
 from tests.support.remote import wait_heard
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
 OLDER = {"OLDER_RELEASE": "1"}
 
 
-def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     gone = workers.start(SEAMS, concurrency=2, queues="alpha,media")
     other = workers.start(SEAMS, concurrency=2, queues="alpha")
     app = workers.app(SEAMS)
     route = {"queue": "media", "routing_key": "media.video.short"}
-    app.one.apply_async(["0"], **route)
-    journal.wait_running(1, "0")
+    journal.wait_begun(app.one.apply_async(["0"], **route))
     state.wait_parked(*(app.one.apply_async([str(number)], **route) for number in range(1, 4)))
     assert {each.queue for each in state.lines} == {"media"}
 
     gone.term()
-    doors.open_all()
+    journal.let_all_go()
     gone.wait()
     app.one.apply_async(["alpha"], queue="alpha")
     journal.wait_finished(1, "alpha", timeout=AT_ONCE)  # the other worker has had its turn
@@ -47,20 +43,19 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: D
     assert set(counts(journal).values()) == {1}
 
 
-def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, state: State) -> None:
     """They came from the queue while it was consumed; their limit is paused when their slot comes."""
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(SEAMS, concurrency=1)
     app = workers.app(SEAMS)
-    app.pair.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.pair.delay("first"))
     waiting = [app.pair.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("received", times=4)
     pair = state.limit("tests.support.apps.seams.pair")
     pair.pause()
     control = app.app.control
     assert control.cancel_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1, "first")
 
     state.wait_parked(*waiting, timeout=AT_ONCE)
@@ -154,56 +149,16 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
     assert "is reported later" not in older.log()
 
 
-def test_line_of_very_many_queues(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    queues = [f"q{number:03}" for number in range(260)]
-    parks = workers.start(SEAMS, concurrency=1, queues=",".join(queues))
-    app = workers.app(SEAMS)
-    one = state.limit("tests.support.apps.seams.one")
-    one.pause()
-    for queue in queues:
-        app.one.apply_async([queue], queue=queue)
-    until(lambda: one.status().parked == 260, timeout=30, describe=lambda: str(one.status()))
-    parks.term()
-    parks.wait()
-    doors.open_all()
-    one.resume()
-
-    workers.start(SEAMS, concurrency=1, queues="q259")
-
-    journal.wait_finished(1, "q259", timeout=AT_ONCE)
-
-
-def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journal, state: State) -> None:
-    """Some of another limit become due every second: they do not wait for those that are not."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
-    for _ in range(2):
-        for number in range(300):
-            app.seldom_each.delay(f"seldom {number}")
-    journal.wait_finished(300, timeout=30)
-    until(lambda: sum(each.parked for each in state.throttle.status(most=2000)) == 300, timeout=30, every=0.5)
-
-    keys = [f"key {number}" for number in range(20)]
-    for _ in range(3):
-        for key in keys:
-            app.paced_each.delay(key)
-
-    journal.wait_finished(3 * len(keys), task=".paced_each", timeout=10)  # the last are due after two seconds
-
-
-def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, state: State) -> None:
     """They run, unthrottled, or the log reports how many do not."""
     workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)
-    app.one.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.one.delay("first"))
     state.wait_parked(app.one.delay("second"), app.one.delay("third"))
     before.term()
     before.wait_for_log("Warm shutdown")
-    doors.open_all()
+    journal.let_all_go()
     before.wait()
     assert counts(journal) == {"first": 1}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,30 +16,25 @@ from tests.failures.tools import (
     most_at_once,
     queued,
     redeliver,
-    resume_one,
     unacknowledged,
 )
+from tests.support.journal import Journal
 from tests.support.looks import FRESH
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_second_delivery_is_dropped_when_the_first_succeeds(
-    workers: Workers, journal: Journal, doors: Doors, state: State, times: int
+    workers: Workers, journal: Journal, state: State, times: int
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
-    first = app.hold_late.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold_late.delay("first"))
     other = app.hold_late.delay("other")
     state.wait_parked(other)
 
@@ -60,7 +54,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
         until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE)
     assert received() == 1 + times
     assert counts(journal) == {"first": 1}
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
@@ -69,13 +63,12 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
 
 
 def test_second_delivery_runs_when_the_worker_of_the_first_dies(
-    workers: Workers, journal: Journal, doors: Doors, state: State
+    workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    late = app.hold_late.delay("late")
-    journal.wait_running(1, "late")
+    late = journal.wait_begun(app.hold_late.delay("late"))
     workers.start(DOORS, concurrency=2)
 
     def set_aside() -> bool:
@@ -85,7 +78,7 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
     until(set_aside, timeout=AT_ONCE, every=0.2)
     assert counts(journal) == {"late": 1}
     lost.kill()
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(1, "late", timeout=WITHIN_LEASE)
     redeliver(workers)
@@ -95,68 +88,42 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
     assert [run.outcome for run in journal.runs("late")][:2] == ["killed", "returned"]
 
 
-def test_second_delivery_of_a_resumed_task_whose_worker_dies(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
-    """Both the store and the second delivery have the message: it still runs once more, not twice more."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    late = resume_one(app, journal, doors, state)
-    app.hold_late.apply_async(["late"], task_id=late.id)
-    until(lambda: state.has_second(late), timeout=AT_ONCE)
-    workers.start(DOORS, concurrency=2)
-
-    lost.kill()
-    doors.open_all()
-
-    journal.wait_finished(2, timeout=WITHIN_LEASE)
-    state.wait_clean()
-    assert counts(journal) == {"zero": 1, "late": 2}
-    assert most_at_once(journal, ".hold_late") == 1
-
-
-def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:
     """Its acknowledgement was lost, say: it keeps its one place in line."""
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=2)
+    journal.wait_begun(app.hold.delay("first"))
     parked, last = app.hold.delay("parked"), app.hold.delay("last")
     state.wait_parked(parked, last)
 
     for _ in range(3):
         app.hold.apply_async(["parked"], task_id=parked.id)
-    doors.open("plain")
+    journal.let_go("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)  # has come after them
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert state.parked == [parked.id, last.id]
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(4, timeout=AT_ONCE)
     state.wait_clean()
     assert journal.order(task=".hold") == ["first", "parked", "last"]
 
 
-def test_second_delivery_of_one_that_waits_for_a_slot(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal: Journal, state: State) -> None:
     """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 1}, env={FRESH: "0"})
     app = workers.app(DOORS)
-    app.pair.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.pair.delay("first"))
     waits = app.pair.delay("waits")
     first.wait_for_log(f"{waits.id}. received")
     workers.start(DOORS, concurrency=1)
     redeliver(workers)
     journal.wait_running(1, "waits")
 
-    doors.open("first")
+    journal.let_go("first")
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # the first worker has dealt with it
-    doors.open("waits")
+    journal.let_go("waits")
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "waits": 1}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
+from tests.support.journal import Journal
 from tests.support.remote import steer, tell, throttle_in
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -24,13 +21,12 @@ pytestmark = pytest.mark.worker
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_the_store_is_away(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str, how: str
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str, how: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, pool=pool, concurrency=2)
     app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("parked"))
     before = throttle_in(app.app, worker)["groups"][0]
     assert before["up"]
@@ -63,13 +59,13 @@ def test_the_store_is_away(
     if how == "killed":
         until(refused, timeout=AT_ONCE)
     assert "Traceback" not in worker.log()
-    doors.open("plain")
+    journal.let_go("plain")
     assert app.plain.delay("plain").get(timeout=AT_ONCE) == "plain"
 
     store.restart() if how == "killed" else store.thaw()
     until(lambda: throttle_in(app.app, worker)["groups"][0]["up"], timeout=AT_ONCE)
     until(lambda: "ok" in steer(app.app, "throttle_resume", worker, limit=app.hold.name)[0], timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
 
@@ -80,8 +76,7 @@ def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Jou
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("parked"))
     with state.client() as client:
         client.config_set("maxmemory", 1)
@@ -99,13 +94,11 @@ def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Jou
     assert said["groups"][0]["errors"] >= 1
 
 
-def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_a_lease_that_was_lost(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     frozen = workers.start(DOORS, concurrency=1, queues="first")
-    workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    first = app.hold.apply_async(["first"], queue="first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=2)
+    first = journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
     state.wait_parked(app.hold.delay("second"))
     frozen.freeze()
     journal.wait_running(1, "second", timeout=WITHIN_LEASE)
@@ -113,38 +106,34 @@ def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors,
     frozen.wait_for_log("lease_lost: ")
     (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
     assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2, timeout=AT_ONCE)
 
 
-def test_inspect_shows_runs_without_a_permit(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
-) -> None:
+def test_inspect_shows_runs_without_a_permit(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     workers.conf["throttle_on_store_error"] = "run"
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     store.kill()
     worker.wait_for_log("cannot reach the store")
-    runs = app.hold.delay("runs")
-    journal.wait_running(1, "runs")
+    runs = journal.wait_begun(app.hold.delay("runs"))
     (told,) = throttle_in(app.app, worker)["unthrottled"]["tasks"]
     assert (told["task_id"], told["queue"]) == (runs.id, "celery")
     assert told["needs"] == [{"limit": app.hold.name, "key": None, "permits": 1}]
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1)
 
 
-def test_inspect_shows_unsafe_tasks(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_inspect_shows_unsafe_tasks(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """Its message stays with the broker: the replica that it is to be on does not exist."""
     assert store.port
     workers.conf["throttle_park_durability"] = "replicas"
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     kept = app.hold.delay("kept")
     said = until(lambda: (found := throttle_in(app.app, worker))["held_back"]["count"] and found)
     assert said["held_back"]["counts"] == {"not safe yet": 1}
     assert [each["task_id"] for each in said["held_back"]["tasks"]] == [kept.id]
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2)

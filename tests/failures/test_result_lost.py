@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ResultLost
 from tests.failures.tools import AT_ONCE, counts, redeliver, unacknowledged
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import chord
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.result import AsyncResult
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -45,7 +40,7 @@ def revoked(result: AsyncResult[str]) -> bool:
 
 
 def test_revoked_while_parked_does_not_wait_for_its_turn(
-    app: Any, workers: Workers, journal: Journal, doors: Doors, state: State
+    app: Any, workers: Workers, journal: Journal, state: State
 ) -> None:
     ahead, victim = app.hold.delay("ahead"), app.hold.delay("victim")
     state.wait_parked(ahead, victim)
@@ -61,21 +56,20 @@ def test_revoked_while_parked_does_not_wait_for_its_turn(
         victim.get(timeout=AT_ONCE)
     until(lambda: victim.id not in state.ids(), timeout=AT_ONCE)
     assert counts(journal) == {"first": 1}
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(3, timeout=AT_ONCE)
     state.wait_clean()
     assert journal.order() == ["first", "ahead", "behind"]
 
 
 def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
-    server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """The store has let go of it, and the same call, sent again, reports that to the worker: the chord goes on."""
     with Relay(server.port) as relay:
         workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url, "throttle_lease": LONG_LEASE})
         app = workers.app(DOORS)
-        app.hold.delay("first")
-        journal.wait_running(1, "first")
+        journal.wait_begun(app.hold.delay("first"))
         after = chord([app.hold.s("victim"), app.hold.s("other")])(app.collect.s())
         victim, other = after.parent.results  # type: ignore[union-attr]
         state.wait_parked(victim, other)
@@ -87,14 +81,14 @@ def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
         relay.pass_replies()
 
         workers.wait_discarded(victim, timeout=AT_ONCE)
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(2, timeout=AT_ONCE)
         until(lambda: after.state == "FAILURE", timeout=AT_ONCE)
         assert isinstance(after.result, ChordError)
         state.wait_clean()
 
 
-def test_expired_while_parked(app: Any, journal: Journal, doors: Doors, state: State) -> None:
+def test_expired_while_parked(app: Any, journal: Journal, state: State) -> None:
     expires = 0.5
     victims = [app.hold.apply_async([f"victim {number}"], expires=expires) for number in range(3)]
     sent = time.monotonic()
@@ -103,7 +97,7 @@ def test_expired_while_parked(app: Any, journal: Journal, doors: Doors, state: S
     # Until then they keep their places, unless they had expired before they could be parked.
     until(lambda: time.monotonic() > sent + expires, timeout=AT_ONCE)
 
-    doors.open_all()
+    journal.let_all_go()
 
     assert alive.get(timeout=AT_ONCE) == "alive"
     until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
@@ -113,7 +107,7 @@ def test_expired_while_parked(app: Any, journal: Journal, doors: Doors, state: S
 
 @pytest.mark.parametrize("why", ["revoked", "expired"])
 def test_revoked_or_expired_before_arrival_costs_nothing(
-    app: Any, workers: Workers, journal: Journal, doors: Doors, state: State, why: str
+    app: Any, workers: Workers, journal: Journal, state: State, why: str
 ) -> None:
     before = state.ids()
     assert before, "One runs."
@@ -130,7 +124,7 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
     until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
     assert state.ids() == before
     assert state.parked == []
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1)
     state.wait_clean()
     assert counts(journal) == {"first": 1}
@@ -143,7 +137,6 @@ def test_task_revoked_in_an_outage_is_reported_by_another(
     server: EmbeddedServer,
     workers: Workers,
     journal: Journal,
-    doors: Doors,
     state: State,
     tmp_path: Path,
 ) -> None:
@@ -151,7 +144,7 @@ def test_task_revoked_in_an_outage_is_reported_by_another(
     workers.backend = server.url
     workers.conf["throttle_url"] = relay.url
     options = ["--statedb", str(tmp_path / "state")]
-    doors.open_all()
+    journal.let_all_go()
     worker = workers.start(DOORS, pool="gevent", concurrency=2, options=options)
     app = workers.app(DOORS)
     limit = state.limit("tests.support.apps.doors.hold")

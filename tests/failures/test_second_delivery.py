@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
@@ -19,17 +21,11 @@ from tests.failures.tools import (
     redeliver,
     unacknowledged,
 )
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -39,18 +35,14 @@ CLOSED_AFTER = 0.4
 PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
 
 
-def test_second_delivery_of_a_run_that_is_retried(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_second_delivery_of_a_run_that_is_retried(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(SEAMS, concurrency=3)
-    app = workers.app(SEAMS)
-    result = app.retried.delay("a")
-    journal.wait_running(1, "a")
+    app = workers.start_app(SEAMS, concurrency=3)
+    result = journal.wait_begun(app.retried.delay("a"))
     app.retried.apply_async(["a"], task_id=result.id)  # as a broker does that delivers it once more
     until(lambda: state.has_second(result), timeout=AT_ONCE)
 
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(2, "a", timeout=AT_ONCE)
     state.wait_clean()
@@ -58,9 +50,7 @@ def test_second_delivery_of_a_run_that_is_retried(
     assert [run.attempt for run in journal.runs("a")] == [0, 1]
 
 
-def test_parked_while_its_worker_is_stopped(
-    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
@@ -77,9 +67,9 @@ def test_parked_while_its_worker_is_stopped(
     time.sleep(CLOSED_AFTER)
     relay.pass_replies()
     workers.start(SEAMS, concurrency=2)
-    doors.open("first", "parked", "last")
+    journal.let_go("first", "parked", "last")
     journal.wait_finished(3, task=".one", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     assert stopping.wait() == 0
 
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
@@ -89,14 +79,13 @@ def test_parked_while_its_worker_is_stopped(
 
 
 def test_parked_by_a_worker_killed_before_its_acknowledgement(
-    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
+    relay: Relay, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     workers.start(SEAMS, concurrency=2, queues="alpha")
     lost = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
-    app.one.apply_async(["first"], queue="alpha")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
     state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
@@ -104,7 +93,7 @@ def test_parked_by_a_worker_killed_before_its_acknowledgement(
 
     lost.kill()
     assert len(unacknowledged(workers)) == 1
-    doors.open_all()
+    journal.let_all_go()
     workers.start(SEAMS, concurrency=2)
     journal.wait_finished(3, timeout=WITHIN_LEASE)
     redeliver(workers)  # as the broker does once its visibility timeout is over
@@ -116,20 +105,19 @@ def test_parked_by_a_worker_killed_before_its_acknowledgement(
 
 
 def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
-    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
+    relay: Relay, workers: Workers, journal: Journal, state: State
 ) -> None:
     """It reads of its grant when another worker runs the task."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     workers.start(SEAMS, concurrency=1, queues="alpha")
     frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
-    app.one.apply_async(["first"], queue="alpha")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
     second = app.one.delay("second")
     state.wait_parked(second)
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
-    doors.open("first")
+    journal.let_go("first")
     until(lambda: second.id in state.holders, timeout=AT_ONCE, every=0.005)
     frozen.freeze()
     relay.pass_replies()
@@ -139,13 +127,13 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     frozen.thaw()
 
     always(lambda: len(journal.runs("second")) == 1, seconds=1.5)
-    doors.open_all()
+    journal.let_all_go()
     state.wait_clean()
     assert counts(journal) == {"first": 1, "second": 1}
 
 
 def test_permits_survive_a_store_without_some_scripts(
-    redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
+    redis: Redis, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=1, queues="alpha")
@@ -163,7 +151,7 @@ def test_permits_survive_a_store_without_some_scripts(
     workers.start(SEAMS, concurrency=4, queues="alpha")
     journal.wait_running(2, task=".pair", timeout=AT_ONCE)
     always(lambda: len(journal.running()) <= 2, seconds=1)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
@@ -173,15 +161,14 @@ def test_permits_survive_a_store_without_some_scripts(
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_tasks_put_off_when_the_broker_connection_is_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     with new_server() as store:
         workers.conf["throttle_url"] = store.url
         worker = workers.start(SEAMS, concurrency=3)
         app = workers.app(SEAMS)
-        app.crowded.delay("first")
-        journal.wait_running(1, "first")
+        journal.wait_begun(app.crowded.delay("first"))
         state.wait_parked(*(app.app.send_task(app.crowded.name, [f"parked {number}"]) for number in range(2)))
         # By name: the task itself would refuse to be published.
         put_off = [app.app.send_task(app.crowded.name, [f"put off {number}"]) for number in range(3)]
@@ -192,7 +179,7 @@ def test_tasks_put_off_when_the_broker_connection_is_lost(
         cut(own_server)
         for result in put_off:
             worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
-        doors.open_all()
+        journal.let_all_go()
 
         journal.wait_finished(6, timeout=40)
         always(lambda: len(journal.runs()) == 6, seconds=COMES_AGAIN)
@@ -202,13 +189,13 @@ def test_tasks_put_off_when_the_broker_connection_is_lost(
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_identity_of_a_grant_after_a_lost_broker_connection(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+    own_server: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     with new_server() as store, Relay(store.port) as relay:
         workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=store.url)
         worker = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(SEAMS)
-        doors.open("before")
+        journal.let_go("before")
         app.once.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
         until(lambda: app.once.locked_by("before") is None and relay.quiet_for(0.3))
         relay.hold_replies()
@@ -231,14 +218,14 @@ def test_identity_of_a_grant_after_a_lost_broker_connection(
         if not worker.running:  # kombu 5.7 cannot put unacknowledged messages back while the broker is down
             workers.start(SEAMS, concurrency=2)
         redeliver(workers)
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(1, "a", timeout=AT_ONCE)
         until(lambda: app.once.locked_by("a") is None, timeout=AT_ONCE)
         assert counts(journal)["a"] == 1
 
 
 def test_identity_of_an_early_acknowledged_task_with_a_lost_end(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, server: EmbeddedServer, redis: Redis
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, server: EmbeddedServer, redis: Redis
 ) -> None:
     """Its message is gone, as Celery has it: the next call has to run, at the latest when its worker has stopped."""
     assert redis.ping()
@@ -250,7 +237,7 @@ def test_identity_of_an_early_acknowledged_task_with_a_lost_end(
     journal.wait_running(1, "a")
 
     own_server.kill()
-    doors.open("a")
+    journal.let_go("a")
     journal.wait_finished(1, "a")
     stopping.wait_for_log("ConnectionError", timeout=40)
     own_server.restart()

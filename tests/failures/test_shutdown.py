@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once, redeliver, wait_returned
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    LONG_LEASE,
+    NO_LOOK,
+    counts,
+    most_at_once,
+    redeliver,
+    wait_returned,
+)
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 CUSTOM = "tests.support.apps.custom"
 
 
-def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.env.update(NO_LOOK)
     stopping = workers.start(DOORS, concurrency=3)
@@ -33,7 +38,7 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     journal.wait_running(3)
     late_parked = app.hold_late.delay("late first")  # from the store
     state.wait_parked(late_parked)
-    doors.open("late zero")
+    journal.let_go("late zero")
     journal.wait_running(1, "late first")
     parked = [app.hold.delay("second"), app.hold.delay("third"), app.hold_late.delay("late second")]
     state.wait_parked(*parked)
@@ -45,13 +50,13 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
         app.plain.delay(f"plain {number}")
     app.hold.delay("fourth")
     assert state.parked[:3] == [result.id for result in parked]
-    doors.open("first", "second", "late first", "late second", *(f"plain {number}" for number in range(4)))
+    journal.let_go("first", "second", "late first", "late second", *(f"plain {number}" for number in range(4)))
 
     # Its permits went on when its tasks ended, before it was gone itself.
     journal.wait_running(1, "third", timeout=AT_ONCE)
     journal.wait_finished(1, "late second", timeout=AT_ONCE)
     assert journal.running("longest")
-    doors.open_all()
+    journal.let_all_go()
     assert stopping.wait() == 0
     journal.wait_finished(12)
     state.wait_clean()
@@ -62,14 +67,11 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
-def test_warm_shutdown_gives_back_tasks_without_a_slot(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_warm_shutdown_gives_back_tasks_without_a_slot(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.pair.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.pair.delay("first"))
     for number in range(6):
         app.pair.delay(f"waiting {number}")
     stopping.wait_for_log("received", times=1 + 4)
@@ -77,7 +79,7 @@ def test_warm_shutdown_gives_back_tasks_without_a_slot(
 
     stopping.term()
     stopping.wait_for_log("Warm shutdown")
-    doors.open_all()
+    journal.let_all_go()
     assert stopping.wait() == 0
     assert counts(journal) == {"first": 1}
     workers.start(DOORS, concurrency=1)
@@ -88,7 +90,7 @@ def test_warm_shutdown_gives_back_tasks_without_a_slot(
 
 
 def test_warm_shutdown_gives_back_tasks_without_a_process(
-    workers: Workers, journal: Journal, doors: Doors, state: State, tmp_path: Path
+    workers: Workers, journal: Journal, state: State, tmp_path: Path
 ) -> None:
     """A process has just been lost, and the next is not ready: the jobs of the pool will not run here any more."""
     workers.conf.update(throttle_lease=LONG_LEASE, worker_proc_alive_timeout=60)
@@ -111,14 +113,14 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
     journal.wait_running(1, "next", timeout=AT_ONCE)
     assert journal.running("longest")
     sign.unlink()
-    doors.open_all()
+    journal.let_all_go()
     assert stopping.wait() == 0
     journal.wait_finished(3, timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"longest": 1, "next": 1, "unsent": 1}
 
 
-def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=4)
     app = workers.app(DOORS)
@@ -129,7 +131,7 @@ def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: 
     state.wait_parked(late_resumed)
     parked = app.hold_again.delay("late parked")
     state.wait_parked(parked)
-    doors.open("zero")
+    journal.let_go("zero")
     journal.wait_running(1, "late resumed")
     victims = stopping.children()
     workers.start(DOORS, concurrency=4)
@@ -138,7 +140,7 @@ def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: 
     stopping.wait()
     journal.killed(victims)
     redeliver(workers)
-    doors.open_all()
+    journal.let_all_go()
 
     # Started and unacknowledged tasks run again, whether the broker has the message or the store.
     wait_returned(journal, 4, timeout=AT_ONCE)
@@ -147,14 +149,11 @@ def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: 
     assert {most_at_once(journal, task) for task in (".hold_again", ".twice")} == {1}
 
 
-def test_cold_shutdown_drops_early_acknowledged_tasks(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_cold_shutdown_drops_early_acknowledged_tasks(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("next"))
     victims = stopping.children()
     workers.start(DOORS, concurrency=2)
@@ -162,7 +161,7 @@ def test_cold_shutdown_drops_early_acknowledged_tasks(
     stopping.quit()
     stopping.wait()
     journal.killed(victims)
-    doors.open_all()
+    journal.let_all_go()
 
     wait_returned(journal, 1, timeout=AT_ONCE)
     state.wait_clean()
@@ -173,7 +172,7 @@ def test_cold_shutdown_drops_early_acknowledged_tasks(
 @pytest.mark.parametrize("task", ["hold", "hold_late"])
 @pytest.mark.parametrize("before", ["warm", "running"])
 def test_threads_that_a_cold_shutdown_cannot_end(
-    workers: Workers, journal: Journal, doors: Doors, state: State, task: str, before: str
+    workers: Workers, journal: Journal, state: State, task: str, before: str
 ) -> None:
     """Celery's pool of threads cannot end them, and Python waits for them: until then they have their permits."""
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -191,7 +190,7 @@ def test_threads_that_a_cold_shutdown_cannot_end(
     stopping.quit()
     time.sleep(2)
     assert counts(journal) == {"first": 1}
-    doors.open_all()
+    journal.let_all_go()
 
     stopping.wait()
     journal.wait_finished(2, timeout=AT_ONCE)
@@ -205,15 +204,14 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(CUSTOM, pool="threads", concurrency=2)
     app = workers.app(CUSTOM)
-    app.hooked.delay("handed", 60)
-    journal.wait_running(1)
+    journal.wait_begun(app.hooked.delay("handed", 60))
     stopping.wait_for_log(r"Hitting Ctrl\+C|Cold shutdown")
     app.hooked.delay("next", 0)
     workers.start(CUSTOM, concurrency=1)
 
     time.sleep(2)
     assert counts(journal) == {"handed": 1}
-    Path(f"{journal.path}.handed").touch()
+    journal.let_go("handed")
 
     stopping.wait()
     journal.wait_finished(2, timeout=AT_ONCE)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -53,7 +48,7 @@ def away(store: EmbeddedServer, state: State, how: str) -> Iterator[None]:
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 @pytest.mark.parametrize("how", ["paused", "frozen", "killed"])
 def test_worker_ends_while_the_store_does_not_answer(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str, pool: str
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str, pool: str
 ) -> None:
     stopping = workers.start(DOORS, concurrency=RUNNING, pool=pool)
     app = workers.app(DOORS)
@@ -65,7 +60,7 @@ def test_worker_ends_while_the_store_does_not_answer(
     with away(store, state, how):
         stopping.term()
         stopping.wait_for_log("Warm shutdown")
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(RUNNING)
         assert stopping.wait(timeout=ENDS_WITHIN) == 0
         assert "Traceback" not in stopping.log()
@@ -78,23 +73,22 @@ def test_worker_ends_while_the_store_does_not_answer(
 
 
 def test_solo_worker_ends_while_the_store_does_not_answer(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     stopping = workers.start(DOORS, concurrency=1, pool="solo")
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1)
+    journal.wait_begun(app.hold.delay("first"))
 
     with away(store, state, "paused"):
         stopping.term()
         stopping.wait_for_log("Warm shutdown")
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(1)
         assert stopping.wait(timeout=ENDS_WITHIN) == 0
 
 
 def test_permits_are_handed_on_if_the_store_is_back_in_time(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=RUNNING)
@@ -108,7 +102,7 @@ def test_permits_are_handed_on_if_the_store_is_back_in_time(
     with away(store, state, "paused"):
         stopping.term()
         stopping.wait_for_log("Warm shutdown")
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(RUNNING)
         stopping.wait_for_log("lost the store")
 

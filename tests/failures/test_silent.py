@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from celery_throttle import ThrottleControl
-from tests.failures.test_once_lost import ONCE, let_go, started
+from tests.failures.test_once_lost import ONCE, started
 from tests.failures.tools import AT_ONCE, WITHIN_LEASE
+from tests.support.journal import Journal
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -30,7 +26,7 @@ def test_frozen_worker_is_an_alarm(workers: Workers, journal: Journal) -> None:
     until(lambda: "silent" in kinds(), timeout=WITHIN_LEASE)
     frozen.thaw()
     until(lambda: not kinds() & {"silent", "lost"}, timeout=AT_ONCE)
-    let_go(journal, "a")
+    journal.let_go("a")
     assert first.get(timeout=WITHIN_LEASE) == "a"
 
 
@@ -48,7 +44,7 @@ def test_run_once_task_of_a_frozen_worker(workers: Workers, journal: Journal) ->
     assert (first.id in found.what, second.id in found.what) == (True, True)
     frozen.thaw()
     until(lambda: "and task" in _twice(throttle) and "may still" not in _twice(throttle), timeout=WITHIN_LEASE)
-    let_go(journal, "a")
+    journal.let_go("a")
     assert second.get(timeout=WITHIN_LEASE) == "a"
     until(lambda: not _twice(throttle) and throttle.explain(first.id).state == "unknown", timeout=WITHIN_LEASE)
 

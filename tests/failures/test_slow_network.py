@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.relay import Relay
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -22,7 +17,7 @@ MEGABYTE = 1 << 20
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_many_large_messages_are_parked_over_a_slow_network(
-    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay, pool: str
+    workers: Workers, journal: Journal, state: State, relay: Relay, pool: str
 ) -> None:
     """All together they take 16 seconds; the store is taken for lost after one of silence."""
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url, worker_prefetch_multiplier=0)
@@ -37,7 +32,7 @@ def test_many_large_messages_are_parked_over_a_slow_network(
     assert "lost the store" not in slow.log()
     relay.calls_per_second = 0
     state.limit("tests.support.apps.doors.hold").resume()
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(len(sent), timeout=60)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
@@ -45,7 +40,7 @@ def test_many_large_messages_are_parked_over_a_slow_network(
 
 
 def test_message_that_takes_longer_than_the_store_timeout(
-    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
+    workers: Workers, journal: Journal, state: State, relay: Relay
 ) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url)
     slow = workers.start(DOORS, concurrency=2)
@@ -61,7 +56,7 @@ def test_message_that_takes_longer_than_the_store_timeout(
 
     state.wait_parked(large)
     assert "lost the store" not in slow.log()
-    doors.open_all()
+    journal.let_all_go()
     state.limit("tests.support.apps.doors.hold").resume()
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()

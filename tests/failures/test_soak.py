@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, queued, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -60,14 +54,11 @@ def test_keyspace_is_back_where_it_was(workers: Workers, journal: Journal, state
     assert state.size() <= before + COUNTERS
 
 
-def test_waiting_tasks_cost_next_to_no_commands(
-    redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
 
     def told() -> int:
         logs = "\n".join(worker.log() for worker in started)
@@ -89,7 +80,7 @@ def test_waiting_tasks_cost_next_to_no_commands(
     settled = scripts()
     always(lambda: scripts() <= settled + 5, seconds=2, every=0.2)
 
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(201, timeout=AT_ONCE * 2)
     assert scripts() - began <= 200 * 6 + 50
     state.wait_clean()

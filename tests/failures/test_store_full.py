@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from celery_throttle.errors import StoreUnavailable
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, queued, unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = [
     pytest.mark.worker,
@@ -37,14 +32,11 @@ def make_room(state: State) -> None:
         client.config_set("maxmemory", 0)
 
 
-def test_permits_go_round_while_the_store_is_full(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     parked = app.hold.delay("parked")
     state.wait_parked(parked)
 
@@ -52,15 +44,15 @@ def test_permits_go_round_while_the_store_is_full(
     waiting = [app.hold.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("the store refused a call")
     worker.wait_for_log("received", times=5)
-    doors.open("plain")
+    journal.let_go("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)
     assert state.parked == [parked.id]
     until(lambda: len(unacknowledged(workers)) == len(waiting), timeout=AT_ONCE)  # plain: a moment after it began
     assert counts(journal) == {"first": 1, "plain": 1}
 
-    doors.open("first")
+    journal.let_go("first")
     journal.wait_running(1, "parked", timeout=AT_ONCE)  # a release is never refused
-    doors.open("parked")
+    journal.let_go("parked")
     journal.wait_finished(1, "parked")
     (next_one,) = journal.wait_running(1, timeout=AT_ONCE)  # nor is a permit that is free
     assert next_one.label.startswith("waiting")
@@ -68,7 +60,7 @@ def test_permits_go_round_while_the_store_is_full(
     make_room(state)
     until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # a moment after they are parked
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
@@ -76,20 +68,19 @@ def test_permits_go_round_while_the_store_is_full(
 
 
 def test_permit_freed_by_another_worker_while_the_store_is_full(
-    workers: Workers, journal: Journal, doors: Doors, state: State
+    workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=1, queues="first")
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.apply_async(["first"], queue="first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
 
     fill(state)
     app.hold.delay("second")
     app.hold.delay("third")
     worker.wait_for_log("the store refused a call", times=2)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(3, timeout=AT_ONCE)  # still full
     until(lambda: not unacknowledged(workers))
@@ -100,21 +91,18 @@ def test_permit_freed_by_another_worker_while_the_store_is_full(
     assert most_at_once(journal, ".hold") == 1
 
 
-def test_a_worker_that_starts_while_the_store_is_full(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_a_worker_that_starts_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
     """It still declares its limits, and its tasks run; a task that has to be parked waits until there is room."""
     workers.conf["throttle_lease"] = LONG_LEASE
     fill(state)
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first", timeout=AT_ONCE)
+    journal.wait_begun(app.hold.delay("first"))
     app.hold.delay("second")
     worker.wait_for_log("the store refused a call")
 
     make_room(state)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
@@ -126,8 +114,7 @@ def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, jo
     first = workers.start(LIMITED, concurrency=2, queues="first")
     second = workers.start(LIMITED, concurrency=1)
     app = workers.app(LIMITED)
-    app.crowd.apply_async(["first"], queue="first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.crowd.apply_async(["first"], queue="first"))
 
     fill(state)
     app.call.apply_async(["told"], queue="first")
@@ -150,8 +137,7 @@ def test_a_worker_that_stops_slowly_goes_on_trying_now_and_then(
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
-    app.crowd.delay("long")
-    journal.wait_running(1, "long")
+    journal.wait_begun(app.crowd.delay("long"))
     fill(state)
     app.call.delay("told")
     worker.wait_for_log("the store refused a call")

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_throttle import DuplicateTask, Limit, StoreUnavailable, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.permits import outside
 from celery_throttle.permits.line import Asking
 from celery_throttle.store import breaker
 from celery_throttle.store.caller import Caller
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
 
 gpu = Limit("gpu", 2, rate="100/s")
 

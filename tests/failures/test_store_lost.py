@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import time
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.result import AsyncResult
 from redis import Redis
 
 from celery_throttle import StoreUnavailable, ThrottleControl
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -23,18 +25,11 @@ from tests.failures.tools import (
     most_at_once,
     resume_one,
 )
+from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from celery.result import AsyncResult
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -42,14 +37,13 @@ EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str) -> None:
+def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(3)))
-    doors.open(*(f"plain {number}" for number in range(20)))
+    journal.let_go(*(f"plain {number}" for number in range(20)))
 
     store.kill() if how == "killed" else store.freeze()
     for number in range(10):
@@ -58,14 +52,14 @@ def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
     # More than the prefetch count allows: held messages must not count.
     journal.wait_finished(10, task="plain", timeout=AT_ONCE)
     worker.wait_for_log("cannot reach the store")
-    doors.open("first")  # its permit is given back when that is possible again
+    journal.let_go("first")  # its permit is given back when that is possible again
     journal.wait_finished(1, "first")
     for number in range(10, 20):
         app.plain.delay(f"plain {number}")
     journal.wait_finished(20, task="plain", timeout=AT_ONCE)
     assert counts(journal)["first"] == 1
     assert len(journal.runs(task=".hold")) == 1
-    doors.open_all()
+    journal.let_all_go()
     store.restart() if how == "killed" else store.thaw()
 
     journal.wait_finished(1 + 3 + 10, task=".hold", timeout=AT_ONCE)
@@ -76,10 +70,10 @@ def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
 
 
 def test_worker_starts_without_the_store(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     store.kill()
-    doors.open_all()
+    journal.let_all_go()
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
 
@@ -93,10 +87,10 @@ def test_worker_starts_without_the_store(
     state.wait_clean()
 
 
-def test_errors_are_counted(store: EmbeddedServer, workers: Workers, doors: Doors) -> None:
+def test_errors_are_counted(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """Once for each worker that sees it: not for each attempt to connect, nor for each task that waits."""
     store.kill()
-    doors.open_all()
+    journal.let_all_go()
     late = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     control = ThrottleControl(app.app)
@@ -124,17 +118,16 @@ def test_errors_are_counted(store: EmbeddedServer, workers: Workers, doors: Door
 
 
 def test_calls_that_the_store_refuses_are_counted(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     with Redis.from_url(store.url) as client:
         client.config_set("maxmemory", 1)
         app.hold.delay("cannot be parked")
         worker.wait_for_log("the store refused a call")
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(2, timeout=AT_ONCE)
         # Sent while it is full: a call that only gives back is never refused.
         assert until(lambda: int(client.hget(Keys("throttle").key("meta"), "errors") or 0)) >= 1
@@ -142,12 +135,11 @@ def test_calls_that_the_store_refuses_are_counted(
     state.wait_clean()
 
 
-def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="run")
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     parked = app.hold.delay("parked")
     state.wait_parked(parked)
 
@@ -157,7 +149,7 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: D
     journal.wait_running(3, timeout=AT_ONCE)
     for result in (second, third):
         worker.wait_for_log(rf"hold\[{result.id}\] runs without a permit")
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(3)
     store.restart()
     journal.wait_finished(1, "parked", timeout=AT_ONCE)
@@ -165,12 +157,10 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: D
     state.wait_clean()
 
 
-def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="fail")
-    workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=2)
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("parked"))
 
     store.kill()
@@ -179,7 +169,7 @@ def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
         with pytest.raises(StoreUnavailable, match="throttle_on_store_error"):
             failed.get(timeout=AT_ONCE)
     store.restart()
-    doors.open_all()
+    journal.let_all_go()
 
     # Running and parked tasks do not fail.
     journal.wait_finished(2, timeout=AT_ONCE)
@@ -189,7 +179,7 @@ def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
 
 @EMPTY
 def test_running_holders_put_themselves_back_after_a_restart(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = 3
     started = workers.start_many(2, DOORS, concurrency=2)
@@ -202,7 +192,7 @@ def test_running_holders_put_themselves_back_after_a_restart(
     until(lambda: state.holders == {first.id, late.id}, timeout=AT_ONCE)
     state.wait_parked(app.hold.delay("next"), app.hold_late.delay("late next"))
     until(lambda: sum(worker.log().count("put back") for worker in started) == 2)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(4, timeout=AT_ONCE)
     state.wait_clean()
@@ -211,13 +201,12 @@ def test_running_holders_put_themselves_back_after_a_restart(
 
 
 def test_unanswered_call_keeps_no_plain_task_at_the_broker(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+    store: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     """The broker delivers one message at a time; a task whose call has no answer takes the place of another."""
     workers.conf["worker_prefetch_multiplier"] = 1
-    workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    doors.open_all()
+    app = workers.start_app(DOORS, concurrency=1)
+    journal.let_all_go()
     app.hold.delay("first")
     journal.wait_finished(1, "first")
     store.freeze()
@@ -231,7 +220,7 @@ def test_unanswered_call_keeps_no_plain_task_at_the_broker(
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_store_with_its_data_back_after_longer_than_a_lease(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str
 ) -> None:
     """No worker could renew: the first one that is back must not take the others for lost."""
     workers.conf["throttle_lease"] = SHORT_LEASE
@@ -239,8 +228,7 @@ def test_store_with_its_data_back_after_longer_than_a_lease(
         runs = workers.start(DOORS, concurrency=1, queues="runs", conf={"throttle_url": relay.url})
         looks = workers.start(DOORS, concurrency=2)
         app = workers.app(DOORS)
-        first = app.hold.apply_async(["first"], queue="runs")
-        journal.wait_running(1, "first")
+        first = journal.wait_begun(app.hold.apply_async(["first"], queue="runs"))
         second = app.hold.delay("second")
         state.wait_parked(second)
 
@@ -255,7 +243,7 @@ def test_store_with_its_data_back_after_longer_than_a_lease(
 
         always(lambda: not journal.runs("second"), seconds=3)
         assert "lease_lost" not in runs.log()
-        doors.open_all()
+        journal.let_all_go()
         assert [each.get(timeout=AT_ONCE) for each in (first, second)] == ["first", "second"]
         assert most_at_once(journal, ".hold") == 1
         state.wait_clean()
@@ -263,13 +251,12 @@ def test_store_with_its_data_back_after_longer_than_a_lease(
 
 @EMPTY
 def test_reconnected_worker_first_puts_back_its_runs(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold.delay("first"))
     store.kill()
     held = app.hold.delay("held")
     worker.wait_for_log(rf"{held.id}\] received")
@@ -279,7 +266,7 @@ def test_reconnected_worker_first_puts_back_its_runs(
 
     state.wait_parked(held)
     assert state.holders == {first.id}
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
     assert most_at_once(journal, ".hold") == 1
@@ -287,21 +274,19 @@ def test_reconnected_worker_first_puts_back_its_runs(
 
 @EMPTY
 def test_each_worker_puts_back_its_holders_after_a_flush(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """No connection broke, and the first call comes from a worker without holders."""
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=1, queues="runs")
-    app = workers.app(DOORS)
-    first = app.hold.apply_async(["first"], queue="runs")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=1, queues="runs")
+    first = journal.wait_begun(app.hold.apply_async(["first"], queue="runs"))
 
     with Redis.from_url(store.url) as client:
         client.flushall()
     workers.start(DOORS, concurrency=2)
     until(lambda: state.holders == {first.id}, timeout=AT_ONCE)
     state.wait_parked(app.hold.delay("second"))
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
     assert most_at_once(journal, ".hold") == 1
@@ -311,8 +296,7 @@ def test_each_worker_puts_back_its_holders_after_a_flush(
 def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
     nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start_many(2, BASIC, concurrency=3)
-    app = workers.app(BASIC)
+    app = workers.start_app(BASIC, count=2, concurrency=3)
     for number in range(30):
         app.work.delay(f"early {number}", 0.02)
         app.work_late.delay(f"late {number}", 0.02)
@@ -330,7 +314,7 @@ def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Jo
     assert journal.max_running(task=".work_late") <= 2
 
 
-def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
     """A worker stands still past its lease, another one takes over, the first one comes back and finishes."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     frozen = workers.start(DOORS, concurrency=1, queues="first")
@@ -346,28 +330,26 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doo
     frozen.thaw()
     frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold\[{first.id}\]")
     assert "lease_lost" not in other.log()
-    doors.open("first")
+    journal.let_go("first")
     assert first.get(timeout=AT_ONCE) == "first"
 
     # A late end gives back nothing: the permit is another's now. The worker's next task comes after its release.
-    doors.open("plain")
+    journal.let_go("plain")
     app.plain.apply_async(["plain"], queue="first").get(timeout=AT_ONCE)
     assert (sum(state.used.values()), state.holders, state.parked) == (1, {second.id}, [third.id])
     assert not journal.runs("third")
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1, "third", timeout=AT_ONCE)
     state.wait_clean()
     assert redis.exists("unacked") == 0
 
 
-def test_lease_lost_to_a_second_run_of_the_same_task(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_lease_lost_to_a_second_run_of_the_same_task(workers: Workers, journal: Journal, state: State) -> None:
     """As above, but the other worker runs the very task that the first one still runs: ids alone tell nothing."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     frozen = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    late = resume_one(app, journal, doors, state)
+    late = resume_one(app, journal, state)
     workers.start(DOORS, concurrency=2)
 
     frozen.freeze()
@@ -382,21 +364,19 @@ def test_lease_lost_to_a_second_run_of_the_same_task(
     always(
         lambda: sum(state.used.values()) == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1
     )
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(1, "third", timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"zero": 1, "late": 2, "third": 1}
 
 
 @pytest.mark.usefixtures("store")
-def test_connections_that_a_child_has_inherited_break(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_connections_that_a_child_has_inherited_break(workers: Workers, journal: Journal, state: State) -> None:
     """A pool process that was replaced has the sockets of its worker: closed there, they are still in epoll."""
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
-    doors.open_all()
+    journal.let_all_go()
     before = worker.children()
     worker.kill_child()
     until(lambda: len(set(worker.children()) - set(before)) == 1, describe="The lost child was not replaced.")
@@ -420,15 +400,14 @@ def test_connections_that_a_child_has_inherited_break(
 
 @pytest.mark.parametrize("action", ["run", "fail"])
 def test_a_task_that_is_being_parked_waits_for_the_answer(
-    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State, action: str
+    relay: Relay, workers: Workers, journal: Journal, state: State, action: str
 ) -> None:
     """The store may have it."""
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error=action, throttle_url=relay.url)
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     client = Celery(broker=workers.broker, backend=workers.backend, set_as_current=False)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("second"))
 
     relay.hold_replies()
@@ -444,7 +423,7 @@ def test_a_task_that_is_being_parked_waits_for_the_answer(
 
     relay.pass_replies()
     worker.wait_for_log("the store is back", timeout=AT_ONCE)
-    doors.open_all()
+    journal.let_all_go()
     assert third.get(timeout=AT_ONCE) == "third"
     state.wait_clean()
     assert set(counts(journal).values()) == {1}

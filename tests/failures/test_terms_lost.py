@@ -3,55 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import SHORT_LEASE, WITHIN_LEASE, redeliver
-from tests.support.journal import peak
+from tests.failures.tools import SHORT_LEASE, redeliver
+from tests.support.journal import Journal, Run, peak
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal, Run
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 TERMS = "tests.support.apps.terms"
-
-
-def tenants(**held: int) -> dict[str, int]:
-    """Return `State.used` for so many permits of each tenant."""
-    return {f"tenant[{tenant}]": permits for tenant, permits in held.items()}
-
-
-def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(TERMS, concurrency=16)  # a slot for each, so that blocked tasks are parked
-    app = workers.app(TERMS)
-    for tenant in ("a", "b", "c", "d"):
-        for _ in range(3):
-            app.both_hold.delay(tenant, "first")
-    journal.wait_running(8)
-    waiting = [app.both_hold.delay(tenant, "second") for tenant in ("a", "e")]
-    state.wait_parked(*waiting)
-    until(lambda: len(state.parked) == 6)
-    assert state.used == {"api": 8, **tenants(a=2, b=2, c=2, d=2)}
-    workers.start(TERMS, concurrency=8)
-
-    lost.kill()
-
-    # Acknowledged when they started, so those that ran are lost; the others take all that they had.
-    journal.wait_running(6, timeout=WITHIN_LEASE)
-    taken = {"api": 6, **tenants(a=2, b=1, c=1, d=1, e=1)}
-    until(lambda: state.used == taken, describe=state.describe)  # a lease without waiting tasks may end last
-    for name in ("first", "second"):
-        Path(f"{journal.path}.{name}").touch()
-    journal.wait_finished(6)
-    assert journal.max_running() <= 8
-    state.wait_clean()
 
 
 @pytest.mark.slow

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from celery_throttle import ThrottleControl
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -23,19 +18,17 @@ GARBAGE = ["", "garbage", '["P",{}]', '{"version":9000,"state":"parked"}', "null
 
 @pytest.mark.parametrize("content", GARBAGE)
 def test_record_of_a_parked_task_that_cannot_be_read(
-    workers: Workers, journal: Journal, doors: Doors, state: State, content: str
+    workers: Workers, journal: Journal, state: State, content: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=3)
+    journal.wait_begun(app.hold.delay("first"))
     broken, after = app.hold.delay("broken"), app.hold.delay("after")
     state.wait_parked(broken, after)
     with state.client() as client:
         corrupt_record(client, broken.id, content)
 
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(1, "after", timeout=AT_ONCE)
     app.pair.delay("of another limit").get(timeout=AT_ONCE)
@@ -48,20 +41,18 @@ def test_record_of_a_parked_task_that_cannot_be_read(
 
 
 def test_record_with_a_byte_that_is_no_text_costs_its_task_alone(
-    workers: Workers, journal: Journal, doors: Doors, state: State
+    workers: Workers, journal: Journal, state: State
 ) -> None:
     """Lua's JSON reads it, Python's does not: the worker goes on, with plain tasks, too."""
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app = workers.start_app(DOORS, concurrency=3)
+    journal.wait_begun(app.hold.delay("first"))
     broken, after = app.hold.delay("broken"), app.hold.delay("after")
     state.wait_parked(broken, after)
     with state.client() as client:
         corrupt_record(client, broken.id, lambda record: record[:-1] + b',"code":"\xff"}')
 
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(1, "after", timeout=AT_ONCE)
     app.plain.delay("plain").get(timeout=AT_ONCE)

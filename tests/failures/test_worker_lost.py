@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,28 +11,25 @@ from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    NO_LOOK,
     SHORT_LEASE,
     WITHIN_LEASE,
+    StoreState,
     counts,
     most_at_once,
     queued,
     redeliver,
     unacknowledged,
 )
-from tests.support.waiting import always, until
-
-if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.waiting import until
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 
 def test_direct_and_resumed_early_and_late_acknowledgement(
-    workers: Workers, journal: Journal, doors: Doors, state: State, inside: StoreState
+    workers: Workers, journal: Journal, state: State, inside: StoreState
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=5)
@@ -46,7 +42,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     state.wait_parked(early_resumed, late_resumed)
     early_parked, late_parked = app.hold.delay("early parked"), app.hold_late.delay("late parked")
     state.wait_parked(early_parked, late_parked)
-    doors.open("early zero", "late zero")
+    journal.let_go("early zero", "late zero")
     # ... and two whose holder came straight from the broker.
     app.pair.delay("early direct")
     app.hold_again.delay("late direct")
@@ -58,7 +54,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
 
     lost.kill()
     redeliver(workers)  # as the broker does once its visibility timeout is over
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(6, timeout=WITHIN_LEASE)
     state.wait_clean()
@@ -78,14 +74,11 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
 
 
-def test_unstarted_early_acknowledged_tasks_all_run_once(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
+def test_unstarted_early_acknowledged_tasks_all_run_once(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold.delay("running")
-    journal.wait_running(1, "running")
+    journal.wait_begun(app.hold.delay("running"))
     state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(5)))
     app.plain.delay("plain")  # takes the last slot, so that the rest waits for one, unacknowledged, or in the broker
     journal.wait_running(1, "plain")
@@ -98,7 +91,7 @@ def test_unstarted_early_acknowledged_tasks_all_run_once(
     lost.kill()
     redeliver(workers)  # without a consumer, because it would deliver again a message that a worker has just received
     workers.start(DOORS, concurrency=2)
-    doors.open_all()
+    journal.let_all_go()
 
     journal.wait_finished(20, timeout=WITHIN_LEASE)
     state.wait_clean()
@@ -108,16 +101,15 @@ def test_unstarted_early_acknowledged_tasks_all_run_once(
     assert most_at_once(journal, ".pair") <= 2
 
 
-def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1, queues="first")
     other = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.hold.apply_async(["first"], queue="first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
     waiting = app.hold.delay("next")
     state.wait_parked(waiting)
-    doors.open("next")
+    journal.let_go("next")
 
     other.freeze()  # or it would see for itself
     lost.kill()
@@ -131,46 +123,3 @@ def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: 
 
     journal.wait_finished(1, "next", timeout=AT_ONCE)
     state.wait_clean()
-
-
-def test_expired_holders_are_ignored_without_a_reaper(
-    workers: Workers, journal: Journal, doors: Doors, state: State
-) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.env.update(NO_LOOK)
-    lost = workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
-    lost.kill()
-    until(lambda: state.lease_left(first.id) < 0, timeout=WITHIN_LEASE)
-
-    workers.start(DOORS, concurrency=1)
-    app.hold.delay("next")
-    doors.open("next")
-
-    journal.wait_finished(1, "next")
-    assert counts(journal) == {"first": 1, "next": 1}
-    state.wait_clean()
-
-
-def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    workers.conf["throttle_lease"] = 1
-    workers.start_many(2, DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
-    state.wait_parked(app.hold.delay("next"))
-    reap = app.app.tasks[REAP_TASK]
-
-    def renewed() -> bool:
-        assert reap() == 0
-        assert state.holders == {first.id}
-        return 0 < state.lease_left(first.id) <= 1
-
-    always(renewed, seconds=3)
-    doors.open_all()
-
-    journal.wait_finished(2)
-    state.wait_clean()
-    assert most_at_once(journal, "hold") == 1

@@ -1,23 +1,20 @@
-"""Tools for the tests of this directory: doors, the store, the broker's unacknowledged messages."""
+"""Tools for the tests of this directory: the store, the broker's unacknowledged messages."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kombu import Connection, pools
 from redis import Redis
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 DOORS = "tests.support.apps.doors"
 SEAMS = "tests.support.apps.seams"
@@ -30,22 +27,6 @@ SHORT_LEASE = 2
 WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
 #: Worker environment: it does not look on its own, so each start was woken by a hint or handed over.
 NO_LOOK = {"LOOK_EVERY": "3600"}
-
-
-class Doors:
-    """Ends the runs of `tests.support.apps.doors`."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._place = journal.path.parent / "doors"
-        self._place.mkdir()
-
-    def open(self, *labels: str) -> None:
-        """Let these runs end, also those that have not started yet."""
-        for label in labels:
-            (self._place / label).touch()
-
-    def open_all(self) -> None:
-        self.open("*")
 
 
 class StoreState:
@@ -102,13 +83,12 @@ def redeliver(workers: Workers) -> None:
         until(restored, timeout=30)
 
 
-def resume_one(app: Any, journal: Journal, doors: Doors, state: State) -> Any:
+def resume_one(app: Any, journal: Journal, state: State) -> Any:
     """Return the result of a task ``late`` that came from the line and runs, so only the store has its message."""
-    app.hold_late.delay("zero")
-    journal.wait_running(1, "zero")
+    journal.wait_begun(app.hold_late.delay("zero"))
     late = app.hold_late.delay("late")
     state.wait_parked(late)
-    doors.open("zero")
+    journal.let_go("zero")
     journal.wait_running(1, "late")
     return late
 

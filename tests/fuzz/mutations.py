@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from redis import Redis
+from redis import Redis
 
 __all__ = ["Mutation", "mutate"]
 

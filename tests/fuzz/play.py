@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.core.policy import costs_of
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.exchange_reply import Answer, Reply
 from celery_throttle.store.scripts import execute
-from tests.fuzz.readers import what
-from tests.fuzz.town import API, GPU, LEASE, LIMITS, needs_for
+from tests.fuzz.mutations import Mutation
+from tests.fuzz.readers import Readers, what
+from tests.fuzz.town import API, GPU, LEASE, LIMITS, Town, needs_for
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.store.exchange_reply import Reply
-    from tests.fuzz.mutations import Mutation
-    from tests.fuzz.readers import Readers
-    from tests.fuzz.town import Town
 
 __all__ = ["play"]
 

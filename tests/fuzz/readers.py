@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import httpx
@@ -15,10 +17,6 @@ from celery_throttle.control import queues
 from celery_throttle.control.report import diagnose
 from celery_throttle.web import asgi
 from tests.control.conftest import run_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from random import Random
 
 __all__ = ["Readers", "no_patience", "what"]
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from redis import Redis
 
 from tests.fuzz.app import make_app
-from tests.fuzz.mutations import mutate
+from tests.fuzz.mutations import Mutation, mutate
 from tests.fuzz.play import play
 from tests.fuzz.readers import Readers, no_patience
 from tests.fuzz.town import Town
 from tests.store.peek import KEY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from redis import Redis
-
-    from tests.fuzz.mutations import Mutation
 
 __all__ = ["Found", "fuzz"]
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.fuzz.run import fuzz
 from tests.fuzz.town import Town
 from tests.store.peek import check, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 _SLICE = 10
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 from tests.fuzz.mutations import mutate
+from tests.support.journal import Journal
 from tests.support.state import State
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -28,10 +25,9 @@ _KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")
 def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, seed: int) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
-    app, doors, random = workers.app(DOORS), Doors(journal), Random(seed)
-    doors.open("plain", "in between", "new")
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app, random = workers.app(DOORS), Random(seed)
+    journal.let_go("plain", "in between", "new")
+    journal.wait_begun(app.hold.delay("first"))
     state = State(lambda: workers.broker)
     state.wait_parked(*(app.hold.delay(f"p{number}") for number in range(_PARKED)))
     keys = {name: Keys("throttle").key(name) for name in _KEYS}
@@ -41,7 +37,7 @@ def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, se
         app.pair.delay("in between").get(timeout=AT_ONCE)
         app.plain.delay("plain").get(timeout=AT_ONCE)
 
-    doors.open_all()
+    journal.let_all_go()
     ThrottleControl(app.app).repair()
 
     app.hold.delay("new").get(timeout=AT_ONCE)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange import Delivery
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.exchange import Arrival, Delivery
+from celery_throttle.store.exchange_reply import Answer, Grant
 from celery_throttle.store.history import Counted
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
@@ -19,12 +20,6 @@ from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
 from tests.store.peek import KEY
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Grant
 
 __all__ = ["LEASE", "LIMITS", "Town", "needs_for"]
 

@@ -8,17 +8,12 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 from tests.mutants.judged import JUDGED
-from tests.mutants.mutations import mutants
+from tests.mutants.mutations import Mutant, mutants
 from tests.mutants.run import STAGES, copy_of_repository, is_green
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.mutants.mutations import Mutant
 
 
 def _say(text: object) -> None:

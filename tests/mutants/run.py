@@ -6,17 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-from tests.mutants.mutations import SHARED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.mutants.mutations import Mutant
+from tests.mutants.mutations import SHARED, Mutant
 
 __all__ = ["STAGES", "copy_of_repository", "is_green"]
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_throttle import Limit
-from celery_throttle.embedded import bound_to_parent
+from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from tests.support.workers import close
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 _PROGRAM = """
 import sys, time

@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -19,27 +20,23 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.permits import permit as permits
 from celery_throttle.permits.line import Batch
 from celery_throttle.permits.outside import Outside
 from celery_throttle.permits.registry import outside_of
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
+from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import close
-from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.exchange import Arrival
 
 
 @pytest.fixture
 def state(redis: Redis) -> State:
-    return State(redis)
+    return State.at(redis)
 
 
 @pytest.fixture
@@ -53,13 +50,13 @@ def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
 def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: State) -> None:
     with gpu.acquire(app=app) as permit:
         assert isinstance(permit, Permit)
-        assert state.used() == {"gpu": 1}
+        assert state.used == {"gpu": 1}
         with pytest.raises(NotAcquired, match="no permit of limit 'gpu' is free"):
             gpu.acquire(0, app=app)
         with pytest.raises(NotAcquired, match="came in time"):
             gpu.acquire(0.05, app=app)
-        assert state.parked() == 0, "a caller that gives up leaves the line"
-    assert state.empty()
+        assert state.count == 0, "a caller that gives up leaves the line"
+    assert state.is_empty()
     assert permit.release(), "again: the same answer"
 
 
@@ -95,7 +92,7 @@ def test_full_line_is_reported_at_once(app: Celery, state: State) -> None:
             gpu.acquire(20, app=app)
         with pytest.raises(NotAcquired, match="max_parked"):
             asyncio.run(asyncio.wait_for(one_more(), 20))
-        assert state.parked() == 1
+        assert state.count == 1
     waiting.join(20)
     state.wait_empty()
 
@@ -188,7 +185,7 @@ def test_result_of_acquire_async_is_for_one_block(gpu: Limit, app: Celery, state
             with pytest.raises(ConfigurationError, match="each time"):
                 async with acquiring:
                     pass
-            assert state.used() == {"gpu": 1}
+            assert state.used == {"gpu": 1}
 
     asyncio.run(main())
     state.wait_empty()
@@ -262,7 +259,7 @@ def test_collected_permit_is_given_back(
 def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -> None:
     tenant = Limit("tenant", 2, key="tenant_id")
     with tenant.acquire(key="a", cost=2, app=app), tenant.acquire(key="b", app=app):
-        assert state.used() == {"tenant[a]": 2, "tenant[b]": 1}
+        assert state.used == {"tenant[a]": 2, "tenant[b]": 1}
         with pytest.raises(NotAcquired):
             tenant.acquire(0, key="a", app=app)
     state.wait_empty()
@@ -285,7 +282,7 @@ def test_a_permit_that_lapsed_before_its_loop_went_on_is_lost(
         acquiring = gpu.acquire_async(app=app)
         wanted = asyncio.ensure_future(acquiring.__aenter__())
         await asyncio.sleep(0)
-        until(state.used)
+        until(lambda: state.used)
         time.sleep(1.1)  # noqa: ASYNC251 - longer than the lease
         permit = await wanted
         return permit.lost and not permit.release()
@@ -332,7 +329,7 @@ def test_renewal_after_a_release_puts_nothing_back(
     monkeypatch.setattr(Outside, "renew", renew_late)
     with pytest.raises(LeaseLost, match="was released"):
         permit.renew()
-    assert state.empty()
+    assert state.is_empty()
 
 
 def test_lost_permit_reports_it(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
@@ -352,7 +349,7 @@ def test_lost_permit_reports_it(gpu: Limit, app: Celery, redis: Redis, state: St
 
     def cleared() -> bool:
         gpu.acquire(app=newcomer).release()  # each call clears ended leases
-        return state.empty()
+        return state.is_empty()
 
     until(cleared)
 
@@ -367,7 +364,7 @@ def test_caller_of_an_emptied_store_first_puts_back_its_permits(
         Limit("other", 1).acquire(app=newcomer).release()
         with pytest.raises(NotAcquired):
             gpu.acquire(0, app=app)
-        assert state.used() == {"gpu": 1}
+        assert state.used == {"gpu": 1}
 
 
 def test_idle_holder_puts_its_permit_back_before_new_grants(
@@ -381,7 +378,7 @@ def test_idle_holder_puts_its_permit_back_before_new_grants(
         with pytest.raises(NotAcquired):
             gpu.acquire(6, app=other)
         assert not held.lost
-        assert State(client).used() == {"gpu": 1}
+        assert State.at(client).used == {"gpu": 1}
     close(other)
 
 
@@ -411,11 +408,11 @@ def test_a_process_that_is_killed_gives_way(gpu: Limit, app: Celery, state: Stat
             holder.kill()
             holder.wait()
             with gpu.acquire(20, app=app):
-                assert state.used() == {"gpu": 1}
+                assert state.used == {"gpu": 1}
 
     def cleared() -> bool:
         gpu.acquire(app=app).release()  # each call clears ended leases, as the beat task does
-        return state.parked() == 0
+        return state.count == 0
 
     until(cleared)
     state.wait_empty()
@@ -516,7 +513,7 @@ def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, 
         thread = threading.Thread(target=lambda: got.set_result(gpu.acquire(app=far)), daemon=True)
         with gpu.acquire(app=shop):
             thread.start()
-            State(client).wait_parked(1)
+            State.at(client).wait_parked(1)
             known = len(relay.attempts)
             relay.refuse()
             asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
@@ -542,7 +539,7 @@ def test_caller_stuck_in_line_gets_a_store_error(
     thread = threading.Thread(target=want)
     with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop):
         thread.start()
-        State(client).wait_parked(1)
+        State.at(client).wait_parked(1)
         with monkeypatch.context() as patch:
             patch.setattr(permits, "_ANSWER", 0.3)
             own_server.freeze()
@@ -565,14 +562,14 @@ def test_permit_without_a_waiting_caller_is_given_back(
             errors.append(error)
 
     with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
-        state, far = State(client), Celery("far", broker=relay.url, set_as_current=False)
+        state, far = State.at(client), Celery("far", broker=relay.url, set_as_current=False)
         with gpu.acquire(app=shop):
             thread = threading.Thread(target=want, args=(far,))
             thread.start()
             state.wait_parked(1)
             until(lambda: relay.quiet_for(0.3))  # it has the answer
             relay.hold_replies()
-        until(lambda: state.used() == {"gpu": 1} and not state.parked(), describe="It does not look.")
+        until(lambda: state.used == {"gpu": 1} and not state.count, describe="It does not look.")
         thread.join(20)
         assert [type(error) for error in errors] == [StoreUnavailable]
         relay.pass_replies()
@@ -587,11 +584,11 @@ def test_user_without_a_right_to_hints_looks_now_and_then(gpu: Limit, shop: Cele
         thread = threading.Thread(target=lambda: gpu.acquire(20, app=app).release())
         with gpu.acquire(app=shop):
             thread.start()
-            State(client).wait_parked(1)
+            State.at(client).wait_parked(1)
             calls = script_calls(client)
             always(lambda: script_calls(client) - calls < 10, seconds=1)
         thread.join(20)
-        State(client).wait_empty()
+        State.at(client).wait_empty()
         close(app)
 
 
@@ -618,7 +615,7 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert State(client).empty()
+        assert State.at(client).is_empty()
         assert len(released) > 10
         with gpu.acquire(0, app=shop):
             client.config_set("maxmemory", 0)
@@ -633,7 +630,7 @@ def test_a_permit_is_for_one_block(how: str, gpu: Limit, app: Celery, state: Sta
         with permit:
             with pytest.raises(ConfigurationError, match="'gpu' is in a with block already"), permit:
                 pytest.fail("inner")
-            assert state.used() == {"gpu": 1}
+            assert state.used == {"gpu": 1}
         with pytest.raises(LeaseLost, match="was released, and is not held in this block: acquire it again"), permit:
             pytest.fail("second")
 
@@ -659,7 +656,7 @@ def test_coroutine_never_awaited_is_warned_of(gpu: Limit, app: Celery, state: St
         RuntimeWarning, match=r"acquire_async\(\) was never awaited, so no permit was taken: write async"
     ):
         gpu.acquire_async(app=app)
-    assert state.empty()
+    assert state.is_empty()
 
 
 _FORKS = """
@@ -717,7 +714,7 @@ def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, 
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         state.wait_parked(1)
         program.communicate("\n")
-    assert state.empty()
+    assert state.is_empty()
 
 
 _WAITS = """
@@ -739,7 +736,7 @@ def test_normal_end_of_a_waiting_program_leaves_the_line(
         with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
             state.wait_parked(1)
             program.communicate("\n")
-        assert state.parked() == 0
+        assert state.count == 0
 
 
 def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
@@ -748,7 +745,7 @@ def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> 
         Redis.from_url(own_server.url) as client,
         subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program,
     ):
-        State(client).wait_parked(1)
+        State.at(client).wait_parked(1)
         own_server.freeze()
         program.communicate("\n", timeout=20)
         own_server.thaw()
@@ -777,7 +774,7 @@ def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_
     until(lambda: outside.is_idle)
     outside.hold(asking.arrival, weakref.WeakMethod(_Caller().renewed))
     with Redis.from_url(own_server.url) as client:
-        assert State(client).empty()
+        assert State.at(client).is_empty()
 
 
 class _Caller:
@@ -787,4 +784,4 @@ class _Caller:
 
 def test_thread_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:
     subprocess.run([sys.executable, "-c", _GOES_ON, server.url], capture_output=True, check=True)
-    assert state.empty()
+    assert state.is_empty()

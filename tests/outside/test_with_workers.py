@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit
-from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -23,14 +19,13 @@ LIMITED = "tests.support.apps.limited"
 
 @pytest.fixture
 def state(redis: Redis) -> State:
-    return State(redis)
+    return State.at(redis)
 
 
-def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(LIMITED, concurrency=3)
-    app = workers.app(LIMITED)
+def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(LIMITED, concurrency=3)
     limit = Limit(app.call_one.name, 1)
-    let_go("a", "b")
+    journal.let_go("a", "b")
     order: list[str] = []
 
     def want() -> None:
@@ -54,12 +49,11 @@ def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, st
 
 
 def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, concurrency=2)
     limit = Limit("booked", rate="1/d")
     start = limit.reserve(app=app.app)
     app.book.delay("late")
     state.wait_parked(1)
     app.book.apply_async(("early",), eta=start)
     journal.wait_finished(1, "early")
-    assert state.parked() == 1
+    assert state.count == 1

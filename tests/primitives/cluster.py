@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from redis import Redis
+
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import IdentityLock, Redlock
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 __all__ = ["NODE_TIMEOUT", "PATIENCE", "Cluster"]
 

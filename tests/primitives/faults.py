@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import select
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
+import pytest
 from redis import Connection, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -15,12 +18,6 @@ from redis.retry import Retry
 
 from celery_throttle.primitives.driving import ask
 from celery_throttle.store.scripts import Call, Script, execute
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
-    import pytest
 
 _TIME = "('TIME')"
 _CLOCK = "{clock}"

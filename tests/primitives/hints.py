@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from redis import Redis
+from redis import Redis
 
 __all__ = ["channels", "listening"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import pytest
+from redis import Redis
 
-    import pytest
-    from redis import Redis
-
-    from celery_throttle.primitives.lease import Lease
+from celery_throttle.primitives.lease import Lease
 
 __all__ = ["end_here", "end_permits", "look_often", "renew_often", "renewed_since"]
 

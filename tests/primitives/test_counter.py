@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives import AsyncCounter, Counter, counter
-from tests.primitives.blocking import maker
-from tests.primitives.docs import example
+from celery_throttle.primitives import Counter, counter
 from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
+from tests.primitives.sides import SyncSide
 from tests.store.cost import commands
 from tests.support.machines import run_machine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-
 MOST = 2**53 - 1
 KEY = "{throttle}:2:counter:orders"
-LUA = files("celery_throttle.store") / "lua" / "counter"
-SCRIPTS = ("add", "advance", "compare_and_set", "get_and_reset")
-
-
-@pytest.fixture(params=["sync", "asyncio"])
-def make(request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Counter]]:
-    """Makes counters, of either kind, that are used alike."""
-    yield from maker(request.param, server, redis, Counter, AsyncCounter)
 
 
 @pytest.fixture
-def orders(make: Callable[..., Counter]) -> Counter:
+def make(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes counters, of either side."""
+    return partial(make, "Counter")
+
+
+@pytest.fixture
+def orders(make: Callable[..., Any]) -> Any:
     return make("orders")
 
 
@@ -52,17 +44,25 @@ def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
     return StoreClock(redis, counter, monkeypatch)
 
 
-def test_a_counter_begins_at_zero(orders: Counter) -> None:
+def test_a_counter_begins_at_zero(orders: Any) -> None:
     assert orders.get() == 0
 
 
-def test_adding(orders: Counter) -> None:
+@pytest.mark.parametrize("decode", [False, True])
+def test_any_kind_of_client_will_do(side: SyncSide, server: EmbeddedServer, redis: Redis, decode: bool) -> None:
+    assert redis.dbsize() == 0
+    orders = side.make("Counter", side.client(server.url, decode_responses=decode), "orders")
+    assert [orders.add(5, call_id="a"), orders.add(5, call_id="a"), orders.get()] == [5, 5, 5]
+    assert orders.compare_and_set(5, 6)
+
+
+def test_adding(orders: Any) -> None:
     """Each call returns the new value."""
     assert [orders.add(), orders.add(5), orders.add(-7)] == [1, 6, -1]
     assert orders.get() == -1
 
 
-def test_set_with_the_expected_value_only(orders: Counter) -> None:
+def test_set_with_the_expected_value_only(orders: Any) -> None:
     assert orders.compare_and_set(0, 7)
     assert not orders.compare_and_set(0, 9)
     assert orders.get() == 7
@@ -70,14 +70,14 @@ def test_set_with_the_expected_value_only(orders: Counter) -> None:
     assert orders.get() == -MOST
 
 
-def test_reading_and_resetting(orders: Counter, redis: Redis) -> None:
+def test_reading_and_resetting(orders: Any, redis: Redis) -> None:
     orders.add(7)
     assert orders.get_and_reset() == 7
     assert orders.get_and_reset() == 0
     assert redis.keys() == []
 
 
-def test_advancing_from_the_stores_time(orders: Counter, clock: StoreClock) -> None:
+def test_advancing_from_the_stores_time(orders: Any, clock: StoreClock) -> None:
     """The step counts from the value, once that is later than the time."""
     first = clock.now
     assert [orders.advance(30), orders.advance(30)] == [first, first + 30]
@@ -89,13 +89,13 @@ def test_advancing_from_the_stores_time(orders: Counter, clock: StoreClock) -> N
     assert orders.advance(30) == first + 121
 
 
-def test_advancing_never_goes_back(orders: Counter, clock: StoreClock) -> None:
+def test_advancing_never_goes_back(orders: Any, clock: StoreClock) -> None:
     first = orders.advance(30)
     clock.move(-1_000_000)
     assert [orders.advance(30), orders.advance(0)] == [first + 30, first + 30]
 
 
-def test_the_floor_is_the_servers_own_time(orders: Counter, redis: Redis) -> None:
+def test_the_floor_is_the_servers_own_time(orders: Any, redis: Redis) -> None:
     """Not the caller's: all callers have the same."""
     before: Any = redis.time()
     floor = orders.advance(0)
@@ -104,17 +104,17 @@ def test_the_floor_is_the_servers_own_time(orders: Counter, redis: Redis) -> Non
 
 
 @pytest.mark.parametrize(("floor", "value"), [(-5, 3), (3, 3), (4, 4), (MOST, MOST)])
-def test_advancing_from_a_floor_of_ones_own(orders: Counter, floor: int, value: int) -> None:
+def test_advancing_from_a_floor_of_ones_own(orders: Any, floor: int, value: int) -> None:
     orders.add(1)
     assert orders.advance(2, floor) == value
     assert orders.get() == value
 
 
-def test_a_floor_of_zero_is_no_default(orders: Counter) -> None:
+def test_a_floor_of_zero_is_no_default(orders: Any) -> None:
     assert orders.advance(2, 0) == 2
 
 
-def test_large_numbers_are_exact(orders: Counter) -> None:
+def test_large_numbers_are_exact(orders: Any) -> None:
     assert orders.add(MOST - 1) == MOST - 1
     assert orders.add() == MOST
     assert orders.get() == MOST
@@ -126,7 +126,7 @@ def test_large_numbers_are_exact(orders: Counter) -> None:
 @pytest.mark.parametrize(
     "change", [lambda it: it.add(), lambda it: it.add(MOST), lambda it: it.advance(1, 0)], ids=["1", "all", "advance"]
 )
-def test_a_number_that_would_not_be_exact_is_refused(orders: Counter, change: Callable[[Counter], object]) -> None:
+def test_a_number_that_would_not_be_exact_is_refused(orders: Any, change: Callable[[Counter], object]) -> None:
     orders.add(MOST)
     with pytest.raises(OverflowError, match="the counter is unchanged"):
         change(orders)
@@ -152,7 +152,7 @@ def test_a_number_that_would_not_be_exact_is_refused(orders: Counter, change: Ca
     ],
     ids=range(10),
 )
-def test_arguments_that_cannot_work(orders: Counter, call: Callable[[Any], object], said: str) -> None:
+def test_arguments_that_cannot_work(orders: Any, call: Callable[[Any], object], said: str) -> None:
     """Refused before anything is sent."""
     with pytest.raises(ConfigurationError, match=said):
         call(orders)
@@ -160,43 +160,35 @@ def test_arguments_that_cannot_work(orders: Counter, call: Callable[[Any], objec
 
 
 @pytest.mark.parametrize("name", ["", "n" * 201, "a\0b", "a\nb", None, b"orders"])
-def test_a_name_that_cannot_be_part_of_a_key(make: Callable[..., Counter], name: Any) -> None:
+def test_a_name_that_cannot_be_part_of_a_key(make: Callable[..., Any], name: Any) -> None:
     with pytest.raises(ConfigurationError, match="counter name must be"):
         make(name)
 
 
 @pytest.mark.parametrize("prefix", ["", "{a}", "a*", "a b", "a\n", None])
-def test_a_prefix_that_cannot_be_a_hash_tag(make: Callable[..., Counter], prefix: Any) -> None:
+def test_a_prefix_that_cannot_be_a_hash_tag(make: Callable[..., Any], prefix: Any) -> None:
     with pytest.raises(ConfigurationError, match="prefix must be"):
         make("orders", prefix=prefix)
 
 
 @pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
-def test_any_other_name_will_do(make: Callable[..., Counter], redis: Redis, name: str) -> None:
+def test_any_other_name_will_do(make: Callable[..., Any], redis: Redis, name: str) -> None:
     assert make(name).add() == 1
     assert redis.keys() == [f"{{throttle}}:2:counter:{name}".encode()]
 
 
-def test_names_and_prefixes_do_not_meet(make: Callable[..., Counter]) -> None:
+def test_names_and_prefixes_do_not_meet(make: Callable[..., Any]) -> None:
     make("orders").add()
     assert make("orders2").get() == 0
     assert make("orders", prefix="other").get() == 0
     assert make("orders").get() == 1
 
 
-def test_repr_describes_the_counter(orders: Counter) -> None:
+def test_repr_describes_the_counter(orders: Any) -> None:
     assert re.fullmatch(r"<(Async)?Counter '{throttle}:2:counter:orders'>", repr(orders))
 
 
-def test_the_example_in_the_docs_runs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis.Redis", lambda: redis)
-    names: dict[str, Any] = {}
-    exec(example(Counter), names)
-    assert names["orders"].get() == 0
-    assert redis.keys() == [b"{throttle}:2:counter:newsletter"]
-
-
-def test_each_change_is_one_call(orders: Counter, redis: Redis) -> None:
+def test_each_change_is_one_call(orders: Any, redis: Redis) -> None:
     changes: list[Callable[[], object]] = [
         orders.add,
         orders.get,
@@ -213,7 +205,7 @@ def test_each_change_is_one_call(orders: Counter, redis: Redis) -> None:
     assert not calls.keys() & {"eval", "watch", "multi", "script|load"}
 
 
-def test_nothing_is_kept_for_calls_without_an_id(orders: Counter, redis: Redis) -> None:
+def test_nothing_is_kept_for_calls_without_an_id(orders: Any, redis: Redis) -> None:
     orders.add()
     orders.advance(30)
     orders.compare_and_set(5, 6)
@@ -232,7 +224,7 @@ def test_nothing_is_kept_for_calls_without_an_id(orders: Counter, redis: Redis) 
     ],
     ids=["add", "advance", "set", "not set", "reset"],
 )
-def test_a_call_with_an_id_is_carried_out_once(orders: Counter, call: Callable[[Counter, str], object]) -> None:
+def test_a_call_with_an_id_is_carried_out_once(orders: Any, call: Callable[[Counter, str], object]) -> None:
     """Also if others changed the counter in between."""
     orders.add(3)
     first = call(orders, "a")
@@ -241,7 +233,7 @@ def test_a_call_with_an_id_is_carried_out_once(orders: Counter, call: Callable[[
     assert orders.get() == after
 
 
-def test_each_id_is_a_call_of_its_own(make: Callable[..., Counter]) -> None:
+def test_each_id_is_a_call_of_its_own(make: Callable[..., Any]) -> None:
     """Of one method of one counter; nor do a name and an id run into each other."""
     counters = [make("orders"), make("orders:1"), make("or")]
     assert [it.add(5, call_id=name) for it in counters for name in ("a", "1:a", "ders:1:a")] == [5, 10, 15] * 3
@@ -249,7 +241,7 @@ def test_each_id_is_a_call_of_its_own(make: Callable[..., Counter]) -> None:
     assert counters[0].get_and_reset(call_id="a") == 16
 
 
-def test_a_refused_call_is_not_remembered(orders: Counter) -> None:
+def test_a_refused_call_is_not_remembered(orders: Any) -> None:
     orders.add(MOST)
     with pytest.raises(OverflowError):
         orders.add(call_id="a")
@@ -257,7 +249,7 @@ def test_a_refused_call_is_not_remembered(orders: Counter) -> None:
     assert orders.add(call_id="a") == MOST
 
 
-def test_an_id_is_forgotten_after_a_while(orders: Counter, redis: Redis) -> None:
+def test_an_id_is_forgotten_after_a_while(orders: Any, redis: Redis) -> None:
     orders.add(call_id="a")
     [remembered] = set(redis.keys()) - {KEY.encode()}
     assert 0 < redis.pttl(remembered) <= 600_000
@@ -300,15 +292,7 @@ def test_a_lost_reply_to_a_reset(forgetful: Counter, call_id: str | None, said: 
     assert forgetful.get() == 0
 
 
-@pytest.mark.usefixtures("redis")
-def test_a_client_that_decodes_replies(server: EmbeddedServer) -> None:
-    with Redis.from_url(server.url, decode_responses=True) as client:
-        orders = Counter(client, "orders")
-        assert [orders.add(5, call_id="a"), orders.add(5, call_id="a"), orders.get()] == [5, 5, 5]
-        assert orders.compare_and_set(5, 6)
-
-
-def test_scripts_forgotten_in_between_do_not_matter(orders: Counter, redis: Redis) -> None:
+def test_scripts_forgotten_in_between_do_not_matter(orders: Any, redis: Redis) -> None:
     for _ in range(2):
         redis.script_flush()
         orders.add()
@@ -317,7 +301,7 @@ def test_scripts_forgotten_in_between_do_not_matter(orders: Counter, redis: Redi
 
 
 @pytest.mark.parametrize("foreign", ["text", ["a", "list"]])
-def test_a_key_that_holds_something_else_is_left_alone(orders: Counter, redis: Redis, foreign: str | list[str]) -> None:
+def test_a_key_that_holds_something_else_is_left_alone(orders: Any, redis: Redis, foreign: str | list[str]) -> None:
     redis.set(KEY, foreign) if isinstance(foreign, str) else redis.rpush(KEY, *foreign)
     for call in (orders.get, orders.add, orders.get_and_reset, lambda: orders.compare_and_set(0, 1)):
         with pytest.raises(ResponseError, match=r"something else|WRONGTYPE"):
@@ -325,7 +309,7 @@ def test_a_key_that_holds_something_else_is_left_alone(orders: Counter, redis: R
     assert redis.exists(KEY)
 
 
-def test_a_full_server_can_be_reset(orders: Counter, redis: Any) -> None:
+def test_a_full_server_can_be_reset(orders: Any, redis: Any) -> None:
     """And refuses the rest, leaving the value as it is."""
     orders.add(5)
     orders.advance(0, 0)
@@ -342,47 +326,23 @@ def test_a_full_server_can_be_reset(orders: Counter, redis: Any) -> None:
     assert orders.get() == 0
 
 
-def test_threads_never_get_the_same_slot(redis: Redis) -> None:
-    slots = Counter(redis, "slots")
-    with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda _: slots.advance(1000), range(400)))
+def test_no_two_callers_get_the_same_slot(make: Callable[..., Any], pool: ThreadPoolExecutor) -> None:
+    slots = make("slots")
+    got = list(pool.map(lambda _: slots.advance(1000), range(400)))
     assert len(set(got)) == 400
     assert slots.get() == max(got)
     assert min(b - a for a, b in pairwise(sorted(got))) >= 1000
 
 
-@pytest.mark.usefixtures("redis")
-def test_coroutines_never_get_the_same_slot(server: EmbeddedServer) -> None:
-    async def advance() -> list[int]:
-        async with AsyncRedis.from_url(server.url) as client:
-            slots = AsyncCounter(client, "slots")
-            return await asyncio.gather(*(slots.advance(1000) for _ in range(50)))
-
-    assert len(set(asyncio.run(advance()))) == 50
-
-
-def test_threads_lose_no_count(redis: Redis) -> None:
+def test_no_count_is_lost(orders: Any, pool: ThreadPoolExecutor) -> None:
     """The counts that `get_and_reset` returned, and the rest, are all that were added."""
-    orders = Counter(redis, "orders")
 
     def work(number: int) -> int:
         orders.add(number)
-        return orders.get_and_reset() if number % 7 == 0 else 0
+        return int(orders.get_and_reset()) if number % 7 == 0 else 0
 
-    with ThreadPoolExecutor(8) as pool:
-        taken = sum(pool.map(work, range(200)))
+    taken = sum(pool.map(work, range(200)))
     assert taken + orders.get() == sum(range(200))
-
-
-@pytest.mark.parametrize("name", ["value", "call", "get", *SCRIPTS])
-def test_script_header_lists_its_arguments_and_keys(name: str) -> None:
-    """So that a cluster can route it; and 6.2 does not know shebangs."""
-    text = (LUA / f"{name}.lua").read_text("utf-8")
-    assert text.startswith("-- ")
-    assert re.search(r"^-- KEYS\[\d\] \w+  STRING  |^-- KEYS as in value\.lua", text, re.MULTILINE)
-    assert name in {"value", "call"} or re.search(r"^-- Returns ", text, re.MULTILINE)
-    used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", text)
-    assert {key for command, key in used if command != "TIME"} <= {"VALUE", "CALL", "KEYS[1]"}
 
 
 amounts = st.integers(-3, 3) | st.sampled_from((MOST, -MOST, MOST - 1))

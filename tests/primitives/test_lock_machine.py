@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import LeaseLost
 from celery_throttle.primitives import HeldLock, IdentityLock
 from tests.primitives.resending import Resending
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
 
 FENCE = b"{throttle}:2:lock:fence"
 IDENTITIES = ("a", "a*", b"\xff:a")

@@ -1,80 +1,96 @@
-"""A lock on the majority of several servers, some of which are frozen, dead or empty."""
+"""A lock on the majority of several servers, some of which are frozen, dead or empty; with threads and with asyncio."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import textwrap
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
-from celery_throttle.primitives import HeldRedlock, Redlock
+from celery_throttle.primitives import Redlock
 from celery_throttle.primitives import redlock_nodes as nodes
-from tests.primitives.cluster import NODE_TIMEOUT
+from celery_throttle.store.scripts import Call
+from tests.primitives.cluster import NODE_TIMEOUT, PATIENCE, Cluster
 from tests.primitives.pace import renew_often, renewed_since
+from tests.primitives.sides import AsyncioSide, SyncSide
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from celery_throttle.store.scripts import Call
-    from tests.primitives.cluster import Cluster
+
+@pytest.fixture
+def redlock(side: SyncSide, cluster: Cluster) -> Callable[..., Any]:
+    """Makes a Redlock of either side on the three servers."""
+    # Longer than any test may take: it is not the client that ends the wait for a server.
+    clients = [side.client(server.url, socket_timeout=30, retry=side.no_retry) for server in cluster.servers]
+    made = {"prefix": cluster.prefix, "node_timeout": PATIENCE}
+    return lambda **options: side.make("Redlock", clients, **{**made, **options})
 
 
-def take(lock: Redlock, **options: Any) -> HeldRedlock:
+@pytest.fixture
+def lock(redlock: Callable[..., Any]) -> Any:
+    return redlock()
+
+
+def take(lock: Any, **options: Any) -> Any:
     """Take a lock that must be free."""
     held = lock.acquire("a", **options)
     assert held is not None
     return held
 
 
-def test_one_holder_at_a_time(cluster: Cluster) -> None:
-    lock = cluster.redlock()
+def all_have(cluster: Cluster, owner: str | None) -> None:
+    """Wait until all servers have that owner."""
+    until(lambda: cluster.owners() == [owner] * 3)
+
+
+def test_all_servers_vote_for_one_holder(lock: Any, redlock: Callable[..., Any], cluster: Cluster) -> None:
+    """Both sides get the same vote."""
     held = take(lock)
+    all_have(cluster, held.owner)
+    assert redlock().acquire("a") is None
     assert cluster.redlock().acquire("a") is None
     assert lock.acquire("b") is not None
+    assert held.renew()
+    assert held.release() is True
     assert held.release() is True
     assert not held.lost
+    with pytest.raises(LeaseLost, match="was released"):
+        held.renew()
+    all_have(cluster, None)
     take(lock)
 
 
-def test_all_servers_vote(cluster: Cluster) -> None:
-    held = take(cluster.redlock())
-    until(lambda: cluster.owners() == [held.owner] * 3)
-    held.release()
-    until(lambda: cluster.owners() == [None] * 3)
+@pytest.mark.parametrize(("drift", "least", "most"), [(0.1, 80, 90), (0.01, 80, 99)])
+def test_the_lease_is_shorter_by_drift_and_elapsed_time(
+    redlock: Callable[..., Any], drift: float, least: float, most: float
+) -> None:
+    assert least < take(redlock(drift=drift), lease=100).lease_left < most
 
 
-def test_the_lease_is_shorter_by_drift_and_elapsed_time(cluster: Cluster) -> None:
-    held = take(cluster.redlock(drift=0.1), lease=100)
-    assert 80 < held.lease_left < 90
-
-
-def test_a_lease_that_the_vote_outlasts_is_none(cluster: Cluster) -> None:
+def test_a_lease_that_the_vote_outlasts_is_none(lock: Any, cluster: Cluster) -> None:
     """Drift and the time it took are more than the lease: it is given back."""
-    lock = cluster.redlock()
     lock._drift = 1.0
     assert lock.acquire("a", 60) is None
-    until(lambda: cluster.owners() == [None] * 3)
+    all_have(cluster, None)
 
 
-def test_a_minority_is_not_enough_and_is_given_back(cluster: Cluster) -> None:
+def test_a_minority_is_not_enough_and_is_given_back(lock: Any, cluster: Cluster) -> None:
     """Others have it on two of three; the vote of the third is returned at once."""
-    others = [cluster.each(index).acquire("a", owner="other") for index in (0, 1)]
-    assert all(others)
-    assert cluster.redlock().acquire("a", 600) is None
+    for index in (0, 1):
+        assert cluster.each(index).acquire("a", owner="other")
+    assert lock.acquire("a", 600) is None
     until(lambda: cluster.owners() == ["other", "other", None])
 
 
-def test_a_majority_is_enough(cluster: Cluster) -> None:
+def test_a_majority_is_enough(lock: Any, cluster: Cluster) -> None:
     cluster.each(2).acquire("a", owner="other")
-    held = take(cluster.redlock())
+    held = take(lock)
     assert held.renew()
     assert held.release()
     assert cluster.owners() == [None, None, "other"]
@@ -83,54 +99,51 @@ def test_a_majority_is_enough(cluster: Cluster) -> None:
 # -- servers in trouble ------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_server_does_not_matter(cluster: Cluster) -> None:
+def test_a_dead_server_does_not_matter(lock: Any, cluster: Cluster) -> None:
     cluster.servers[0].kill()
-    lock = cluster.redlock()
     with lock.hold("a", timeout=5) as held:
         assert lock.acquire("a") is None
         assert held.renew()
     take(lock)
 
 
-def test_missing_majority_has_no_answer(cluster: Cluster) -> None:
+def test_missing_majority_has_no_answer(lock: Any, cluster: Cluster) -> None:
     """And the grant of the only server is given back."""
     cluster.servers[0].kill()
     cluster.servers[1].kill()
     with pytest.raises(StoreUnavailable, match="2 of 3 servers did not answer") as error:
-        cluster.redlock().acquire("a", 600)
+        lock.acquire("a", 600)
     assert isinstance(error.value.__cause__, RedisError)
     until(lambda: cluster.each(2).locked_by("a") is None)
 
 
-def test_frozen_server_delays_no_caller(cluster: Cluster) -> None:
-    """Its client would wait for thirty seconds."""
+def test_frozen_server_delays_no_caller(lock: Any, cluster: Cluster) -> None:
+    """Its client would wait for thirty seconds. It gets the releases later."""
     cluster.servers[0].freeze()
     started = time.monotonic()
-    lock = cluster.redlock()
     for _ in range(3):
         with lock.hold("a", timeout=0) as held:
             assert held.renew()
     assert time.monotonic() - started < 10
     cluster.servers[0].thaw()
-    until(lambda: cluster.owners() == [None] * 3)
+    all_have(cluster, None)
 
 
-def test_a_frozen_server_does_not_delay_a_refusal(cluster: Cluster) -> None:
+def test_a_frozen_server_does_not_delay_a_refusal(redlock: Callable[..., Any], cluster: Cluster) -> None:
     """The two others have refused: with any answer of the third, the result is no."""
     for index in (0, 1):
         cluster.each(index).acquire("a")
     cluster.servers[2].freeze()
-    lock = Redlock(cluster.clients, prefix=cluster.prefix, node_timeout=25)
     started = time.monotonic()
-    assert lock.acquire("a") is None
+    assert redlock(node_timeout=25).acquire("a") is None
     assert time.monotonic() - started < 10
 
 
-def test_two_frozen_servers_cost_their_timeout(cluster: Cluster) -> None:
+def test_two_frozen_servers_cost_their_timeout(redlock: Callable[..., Any], cluster: Cluster) -> None:
     """Once: while they owe a reply, they are not waited for again."""
     for server in cluster.servers[:2]:
         server.freeze()
-    lock = cluster.redlock(node_timeout=NODE_TIMEOUT)
+    lock = redlock(node_timeout=NODE_TIMEOUT)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         lock.acquire("a")
@@ -140,6 +153,9 @@ def test_two_frozen_servers_cost_their_timeout(cluster: Cluster) -> None:
     with pytest.raises(StoreUnavailable):
         lock.acquire("a")
     assert time.monotonic() - started < NODE_TIMEOUT
+    for server in cluster.servers[:2]:
+        server.thaw()
+    all_have(cluster, None)
 
 
 @pytest.mark.parametrize("socket_timeout", [30, 0.05])
@@ -162,49 +178,54 @@ def test_thawed_server_drops_grants_without_a_waiting_caller(cluster: Cluster, s
     for server in cluster.servers[:2]:
         server.thaw()
     until(lambda: all(cluster.asked()))
-    until(lambda: cluster.owners() == [None] * 3)
+    all_have(cluster, None)
 
 
-def test_thawed_server_frees_locks_released_in_between(cluster: Cluster) -> None:
-    held = take(cluster.redlock(), lease=600)
-    until(lambda: cluster.owners() == [held.owner] * 3)
-    cluster.servers[2].freeze()
+@pytest.mark.parametrize("trouble", ["freeze", "kill"])
+def test_a_server_that_was_away_gets_the_release(lock: Any, cluster: Cluster, trouble: str) -> None:
+    """Though it was out of reach when it was sent."""
+    held = take(lock, lease=600)
+    all_have(cluster, held.owner)
+    server = cluster.servers[2]
+    getattr(server, trouble)()
     assert held.release() is True
-    cluster.servers[2].thaw()
-    until(lambda: cluster.owners() == [None] * 3)
+    if trouble == "freeze":
+        server.thaw()
+    else:
+        server.restart()
+    all_have(cluster, None)
 
 
-def test_a_server_that_came_back_empty_is_taken_again(cluster: Cluster) -> None:
+def test_a_server_that_came_back_empty_is_taken_again(lock: Any, cluster: Cluster) -> None:
     """At the next renewal, so that the next one may fail too."""
-    held = take(cluster.redlock(), lease=600)
+    held = take(lock, lease=600)
     for index in (0, 1, 2):
-        until(lambda: cluster.owners() == [held.owner] * 3)
-        cluster.servers[index].restart()
+        all_have(cluster, held.owner)
+        cluster.views[index].flushall()
         assert held.renew()
     assert held.release() is True
 
 
-def test_two_servers_that_came_back_empty_are_a_loss(cluster: Cluster) -> None:
+def test_two_servers_that_came_back_empty_are_a_loss(lock: Any, cluster: Cluster) -> None:
     """Others may have had it: their new grants are no proof that it was held all the time."""
-    told: list[HeldRedlock] = []
-    held = take(cluster.redlock(), lease=600, on_lost=told.append)
-    until(lambda: cluster.owners() == [held.owner] * 3)
-    cluster.servers[0].restart()
-    cluster.servers[1].restart()
-    with pytest.raises(LeaseLost):
-        held.renew()
+    told: list[Any] = []
+    held = take(lock, lease=600, on_lost=told.append)
+    all_have(cluster, held.owner)
+    for view in cluster.views[:2]:
+        view.flushall()
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            held.renew()
     assert held.lost
     assert told == [held]
-    with pytest.raises(LeaseLost):
-        held.renew()
 
 
-def test_late_owner_frees_no_other_lock(cluster: Cluster) -> None:
-    late = take(cluster.redlock(), lease=600)
-    until(lambda: cluster.owners() == [late.owner] * 3)
+def test_late_owner_frees_no_other_lock(lock: Any, redlock: Callable[..., Any], cluster: Cluster) -> None:
+    late = take(lock, lease=600)
+    all_have(cluster, late.owner)
     cluster.end()
-    held = take(cluster.redlock(), lease=600)
-    until(lambda: cluster.owners() == [held.owner] * 3)
+    held = take(redlock(), lease=600)
+    all_have(cluster, held.owner)
     assert late.release() is False
     assert late.lost
     assert cluster.owners() == [held.owner] * 3
@@ -224,19 +245,19 @@ def test_renewal_after_a_release_keeps_nothing(cluster: Cluster, monkeypatch: py
     monkeypatch.setattr(lock.quorum, "keep", keep_late)
     with pytest.raises(LeaseLost, match="was released"):
         held.renew()
-    until(lambda: cluster.owners() == [None] * 3)
+    all_have(cluster, None)
 
 
-def test_leaving_the_block_reports_a_lost_lock(cluster: Cluster) -> None:
-    with pytest.raises(LeaseLost), cluster.redlock().hold("a", 600) as held:  # noqa: PT012 - the block is the test
-        until(lambda: cluster.owners() == [held.owner] * 3)
+def test_leaving_the_block_reports_a_lost_lock(lock: Any, cluster: Cluster) -> None:
+    with pytest.raises(LeaseLost), lock.hold("a", 600) as held:  # noqa: PT012 - the block is the test
+        all_have(cluster, held.owner)
         for index in (0, 1):
             cluster.views[index].flushall()
 
 
-def test_a_release_that_too_few_confirm_can_be_repeated(cluster: Cluster) -> None:
-    held = take(cluster.redlock(node_timeout=2), lease=600)
-    until(lambda: cluster.owners() == [held.owner] * 3)
+def test_a_release_that_too_few_confirm_can_be_repeated(redlock: Callable[..., Any], cluster: Cluster) -> None:
+    held = take(redlock(node_timeout=2), lease=600)
+    all_have(cluster, held.owner)
     for server in cluster.servers[:2]:
         server.freeze()
     with pytest.raises(StoreUnavailable):
@@ -247,24 +268,24 @@ def test_a_release_that_too_few_confirm_can_be_repeated(cluster: Cluster) -> Non
     assert not held.lost
 
 
-# -- renewal, waiting, threads -----------------------------------------------------------------------------------------
+# -- renewal, waiting, threads and tasks -------------------------------------------------------------------------------
 
 
-def test_a_renewed_lock_lasts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewed_lock_lasts(lock: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     renew_often(monkeypatch)
-    with cluster.redlock().hold("a", 30, renew=True) as held:
-        until(lambda: cluster.owners() == [held.owner] * 3)
+    with lock.hold("a", 30, renew=True) as held:
+        all_have(cluster, held.owner)
         for index in (0, 1, 2):
             cluster.views[index].flushall()
-            until(lambda: cluster.owners() == [held.owner] * 3)
+            all_have(cluster, held.owner)
             until(renewed_since(held))  # of one renewal only one server may have been empty
         assert held.lease_left > 20
         assert not held.lost
 
 
-def test_a_majority_lost_is_reported_when_the_lease_ends(cluster: Cluster) -> None:
-    told: list[HeldRedlock] = []
-    held = take(cluster.redlock(node_timeout=NODE_TIMEOUT), lease=1.5, renew=True, on_lost=told.append)
+def test_a_majority_lost_is_reported_when_the_lease_ends(redlock: Callable[..., Any], cluster: Cluster) -> None:
+    told: list[Any] = []
+    held = take(redlock(node_timeout=NODE_TIMEOUT), lease=1.5, renew=True, on_lost=told.append)
     cluster.servers[0].kill()
     cluster.servers[1].freeze()
     until(lambda: told)
@@ -272,38 +293,54 @@ def test_a_majority_lost_is_reported_when_the_lease_ends(cluster: Cluster) -> No
     assert told == [held]
 
 
-def test_waiting_for_a_lock(cluster: Cluster) -> None:
-    lock = cluster.redlock()
+def test_waiting_for_a_lock(lock: Any, pool: ThreadPoolExecutor) -> None:
     held = take(lock)
     started = time.monotonic()
     assert lock.acquire("a", blocking=True, timeout=0.4) is None
     assert 0.4 <= time.monotonic() - started < 10
     with pytest.raises(NotAcquired), lock.hold("a", timeout=0):
         pytest.fail("not held")
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(lock.acquire, "a", blocking=True, timeout=30)
-        held.release()
-        assert future.result(30) is not None
+    future = pool.submit(lock.acquire, "a", blocking=True, timeout=30)
+    held.release()
+    assert future.result(30)
 
 
-def test_one_at_a_time_under_contention(cluster: Cluster) -> None:
-    """Split votes are retried until everybody had it."""
+def test_waiting_ends_with_the_lease_of_the_other(lock: Any, cluster: Cluster) -> None:
+    cluster.redlock(lease=0.5).acquire("a")
+    assert lock.acquire("a", 600, blocking=True, timeout=20)
+
+
+def test_one_at_a_time_under_contention(lock: Any, redlock: Callable[..., Any], pool: ThreadPoolExecutor) -> None:
+    """Split votes are retried until each caller had it."""
     inside = threading.Lock()
     done: list[int] = []
 
-    def work(number: int, lock: Redlock) -> None:
+    def work(number: int, lock: Any) -> None:
         for _ in range(5):
             with lock.hold("a", timeout=60):
                 assert inside.acquire(blocking=False)
                 done.append(number)
                 inside.release()
 
-    with ThreadPoolExecutor(6) as pool:
-        shared = cluster.redlock()
-        futures = [pool.submit(work, number, shared if number % 2 else cluster.redlock()) for number in range(6)]
-        for future in futures:
-            future.result(90)
+    futures = [pool.submit(work, number, lock if number % 2 else redlock()) for number in range(6)]
+    for future in futures:
+        future.result(90)
     assert sorted(done) == sorted(list(range(6)) * 5)
+
+
+def test_cancelled_acquire_gives_back_its_grants(aio_side: AsyncioSide, cluster: Cluster) -> None:
+    """One server has granted it, the others have not answered yet."""
+    for server in cluster.servers[1:]:
+        server.freeze()
+    clients = [aio_side.client(server.url, retry=aio_side.no_retry) for server in cluster.servers]
+    lock = aio_side.make("Redlock", clients, prefix=cluster.prefix, node_timeout=PATIENCE).thing
+    task = aio_side.start(lambda: lock.acquire("a", 600))
+    until(lambda: cluster.each(0).locked_by("a"))
+    aio_side.cancel(task)
+    for server in cluster.servers[1:]:
+        server.thaw()
+    until(lambda: not aio_side.at_work())
+    assert cluster.owners() == [None] * 3
 
 
 def node_threads() -> set[threading.Thread]:
@@ -313,16 +350,17 @@ def node_threads() -> set[threading.Thread]:
 def test_threads_end_when_there_is_nothing_to_do(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     before = node_threads()
     monkeypatch.setattr(nodes, "_IDLE", 1.0)
-    lock = cluster.redlock()
-    held = take(lock)
+    held = take(cluster.redlock())
     assert node_threads() - before
     until(lambda: not node_threads() - before)
     assert held.release(), "and come back"
 
 
-def test_calls_do_not_pile_up_for_a_frozen_server(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_do_not_pile_up_for_a_frozen_server(
+    redlock: Callable[..., Any], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodes, "BACKLOG", 5)
-    lock = cluster.redlock()
+    lock = redlock()
     take(lock).release()
     cluster.servers[0].freeze()
     for _ in range(20):
@@ -356,31 +394,22 @@ def test_a_forked_child_has_threads_of_its_own(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"drift": 0.6}, {"drift": True}, {"lease": 0}, {"node_timeout": 0}, {"prefix": "{"}], ids=str
+    ("servers", "options", "message"),
+    [
+        (3, {"drift": 0.6}, "drift"),
+        (3, {"drift": True}, "drift"),
+        (3, {"lease": 0}, "lease"),
+        (3, {"node_timeout": 0}, "node_timeout"),
+        (3, {"prefix": "{"}, "prefix"),
+        (2, {}, "3 or more independent servers, got 2.*use IdentityLock"),
+    ],
 )
-def test_wrong_settings_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        Redlock([Redis()] * 3, **options)
-
-
-def test_two_servers_have_no_majority_to_spare(cluster: Cluster) -> None:
-    with pytest.raises(ConfigurationError, match="use IdentityLock"):
-        Redlock(cluster.clients[:2])
+def test_wrong_settings_are_refused(side: SyncSide, servers: int, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        side.make("Redlock", [side.client("redis://")] * servers, **options)
 
 
 @pytest.mark.parametrize("options", [{"identity": 17}, {"lease": -1}, {"timeout": 1}], ids=str)
-def test_wrong_arguments_are_refused(cluster: Cluster, options: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused(lock: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        cluster.redlock().acquire(**{"identity": "a", **options})
-
-
-def test_the_example_of_its_docstring_runs(cluster: Cluster) -> None:
-    lines = (inspect.getdoc(Redlock) or "").split("::\n", 1)[1].split("\nEach server")[0]
-    example = textwrap.dedent(lines)
-    for port, server in zip((6379, 6380, 6381), cluster.servers, strict=True):
-        example = example.replace(f"port={port}", f"port={server.port}")
-    names: dict[str, Any] = {}
-    exec(example, names)
-    assert names["held"].release() is True
-    for node in names["locks"].quorum._nodes:
-        node._client.close()
+        lock.acquire(**{"identity": "a", **options})

@@ -1,190 +1,161 @@
-"""The fair semaphore: its holders, their leases, the number of permits, and the powers of a late holder."""
+"""The fair semaphore: the number of permits, the line of those that wait, and the hints that wake them.
+
+What holds for locks, too, is in test_lease.py; programs that die are in test_semaphore_lost.py.
+"""
 
 from __future__ import annotations
 
-import inspect
-import os
-import socket
-import textwrap
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from redis import Redis
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import OutOfMemoryError
 
-from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
-from celery_throttle.primitives import FairSemaphore, PermitInfo
-from tests.primitives.faults import forgetful_client, impatience, impatient_client, lose_a_reply
-from tests.primitives.hints import channels
-from tests.primitives.pace import end_here, end_permits, look_often, renew_often
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.primitives import AsyncFairSemaphore, FairSemaphore, PermitInfo
+from celery_throttle.primitives import semaphore as module
+from celery_throttle.primitives.driving import ask, run, settled
+from celery_throttle.primitives.mailbox import Mailbox
+from celery_throttle.primitives.semaphore_calls import IDLE
+from celery_throttle.store.scripts import Call, execute
+from tests.primitives.faults import forgetful_client, lose_a_reply
+from tests.primitives.hints import channels, listening
+from tests.primitives.pace import end_permits, look_often
 from tests.primitives.resending import Resending
+from tests.store.cost import commands
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.primitives import HeldPermit
-
-LUA = files("celery_throttle.store") / "lua" / "semaphore"
-PARTS = ("leases", "holders", "line", "looks", "waiters", "limit")
+KEY = "{throttle}:2:semaphore"
 
 
 @pytest.fixture
-def two(redis: Redis) -> FairSemaphore:
-    """A semaphore with two permits."""
-    return FairSemaphore(redis, "two", 2)
+def two(make: Callable[..., Any]) -> Any:
+    """A semaphore with two permits, of either side."""
+    return make("FairSemaphore", "two", 2)
 
 
 @pytest.fixture
-def resending(server: EmbeddedServer, redis: Redis) -> Iterator[Resending]:
-    """A client on the emptied server that sends every call twice."""
-    FairSemaphore(redis, "loads", 1).limit()
-    with Resending.from_url(server.url) as client:
-        yield client
+def waiting(make: Callable[..., Any]) -> Any:
+    """The semaphore of `one`, of either side."""
+    return make("FairSemaphore", "one", 1)
 
 
-def take(semaphore: FairSemaphore, holder: str | None = None, **options: float) -> HeldPermit:
+@pytest.fixture
+def one(redis: Redis) -> FairSemaphore:
+    """A semaphore with one permit, for threads."""
+    return FairSemaphore(redis, "one", 1)
+
+
+def take(semaphore: Any, holder: str = "holder", **options: Any) -> Any:
     """Take a permit that must be free."""
-    held = semaphore.acquire(holder, blocking=False, **options)  # type: ignore[arg-type]
+    held = semaphore.acquire(holder, **{"blocking": False, "lease": 600, **options})
     assert held is not None
     return held
 
 
-def refused(semaphore: FairSemaphore) -> bool:
+def refused(semaphore: Any) -> bool:
     """Return whether no permit is available now."""
     return semaphore.acquire(blocking=False) is None
 
 
-def names(semaphore: FairSemaphore) -> list[str]:
+def names(semaphore: Any) -> list[str]:
     """Return the holders of the permits."""
     return sorted(info.holder for info in semaphore.holders())
 
 
 def keys(client: Redis, *, receipts: bool = False) -> set[str]:
-    """Return the keys in Redis."""
     return {key.decode() for key in client.scan_iter() if receipts or b":released:" not in key}
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function that does the same."""
+
+    async def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+def wait_in_line(semaphore: Any, redis: Redis, pool: ThreadPoolExecutor, count: int) -> list[Future[Any]]:
+    """Start acquires that wait, one after the other, each listening before the next."""
+    futures = []
+    for number in range(count):
+        there = semaphore.waiting()
+        futures.append(pool.submit(semaphore.acquire, f"{number}", 60))
+        until(lambda: semaphore.waiting() > there)  # noqa: B023 - called at once
+    until(lambda: listening(redis) >= semaphore.waiting())
+    return futures
 
 
 # -- so many permits ---------------------------------------------------------------------------------------------------
 
 
-def test_as_many_holders_as_permits(two: FairSemaphore) -> None:
-    first, second = take(two), take(two)
-    assert refused(two)
-    assert second.ticket > first.ticket
-    assert first.release()
-    third = take(two)
-    assert refused(two)
-    assert third.ticket > second.ticket
-
-
-def test_handle_has_the_data_of_its_permit(two: FairSemaphore) -> None:
-    held = take(two, "web-1", lease=30)
-    assert (held.name, held.holder, held.lost) == ("two", "web-1", False)
-    assert 20 < held.lease_left <= 30
-    assert repr(held).startswith("<HeldPermit 'two' ")
-    held.release()
-    assert (held.lost, held.lease_left) == (False, 0)
-
-
-def test_two_permits_of_one_holder_are_two(two: FairSemaphore) -> None:
-    """The name is for people; the nonce identifies the holder."""
+def test_as_many_holders_as_permits(two: Any) -> None:
+    """The name is for people: two permits of one holder are two."""
     first, second = take(two, "me"), take(two, "me")
     assert refused(two)
+    assert second.ticket > first.ticket
     assert names(two) == ["me", "me"]
     assert first.release()
     assert second.renew()
-    assert names(two) == ["me"]
+    third = take(two, "next")
+    assert refused(two)
+    assert third.ticket > second.ticket
+    assert names(two) == ["me", "next"]
 
 
-def test_names_and_prefixes_do_not_meet(redis: Redis) -> None:
-    semaphores = [
-        FairSemaphore(redis, "a", 1),
-        FairSemaphore(redis, "a:a", 1),
-        FairSemaphore(redis, "a", 1, prefix="b"),
-    ]
-    for semaphore in semaphores:
+def test_handle_and_holders_have_the_data_of_a_permit(two: Any) -> None:
+    held = take(two, "web-1")
+    assert (held.name, held.holder) == ("two", "web-1")
+    assert repr(two).endswith("FairSemaphore 'two'>")
+    (info,) = two.holders()
+    assert isinstance(info, PermitInfo)
+    assert two.waiting() == 0
+
+
+def test_names_and_prefixes_do_not_meet(make: Callable[..., Any]) -> None:
+    for semaphore in (
+        make("FairSemaphore", "a", 1),
+        make("FairSemaphore", "a:a", 1),
+        make("FairSemaphore", "a", 1, prefix="b"),
+    ):
         take(semaphore)
         assert refused(semaphore)
 
 
-def test_the_end_of_a_lease_frees_it(two: FairSemaphore) -> None:
-    """No reaper: the next caller does it; and the late holder cannot touch the next one."""
-    late, _ = take(two, "late", lease=0.05), take(two, "other")
-    held = two.acquire("next", timeout=20)
-    assert held is not None
-    with pytest.raises(LeaseLost, match="'two' is not held by late any more"):
-        late.renew()
-    assert late.release() is False
-    assert late.lost
-    assert names(two) == ["next", "other"]
-
-
-def test_renewing_lengthens_the_lease_from_now_on(two: FairSemaphore) -> None:
-    held = take(two, lease=50)
-    assert held.renew()
-    (info,) = two.holders()
-    assert 40 < info.lease_left <= 50
-    assert held.renew(100)
-    (info,) = two.holders()
-    assert 90 < info.lease_left <= 100
-    assert 90 < held.lease_left <= 100
-    assert held.renew(), "as long as the last time"
-    assert two.holders()[0].lease_left > 90
-
-
-def test_late_renewal_is_no_loss_while_the_permit_was_free(two: FairSemaphore, redis: Redis) -> None:
-    held = take(two)
-    end_permits(redis, "two")
-    end_here(held)
-    assert held.lease_left == 0
-    assert two.holders() == ()
-    assert held.renew(60)
-    assert not held.lost
-    assert len(two.holders()) == 1
-
-
-def test_a_released_permit_cannot_be_renewed(two: FairSemaphore) -> None:
-    held = take(two)
-    held.release()
-    with pytest.raises(LeaseLost, match="was released"):
-        held.renew()
-    assert not held.lost
-
-
-def test_repeated_release_has_the_same_answer(two: FairSemaphore) -> None:
-    """And gives nothing back a second time."""
-    held, _ = take(two), take(two)
-    assert held.release()
-    take(two)
-    assert held.release()
-    assert refused(two)
-
-
-def test_permit_of_another_holder_cannot_be_released(two: FairSemaphore, redis: Redis) -> None:
+def test_permit_of_another_holder_cannot_be_released(one: FairSemaphore, redis: Redis) -> None:
     """Not with its name, and not with that of one that was reclaimed."""
-    take(two, "me")
-    calls = two._calls
-    impostor = FairSemaphore(redis, "two", 2)._calls.turn("me", None)
-    assert redis.execute_command(*calls.release(impostor).eval()) == 0  # type: ignore[no-untyped-call]
-    assert redis.execute_command(*calls.renew(impostor, 60).eval()) == 0  # type: ignore[no-untyped-call]
-    assert names(two) == ["me"]
+    take(one, "me")
+    impostor = FairSemaphore(redis, "one", 1)._calls.turn("me", None)
+    for call in (one._calls.release(impostor), one._calls.renew(impostor, 60)):
+        assert execute(redis, call) == 0
+    assert names(one) == ["me"]
+
+
+def test_the_lease_that_ends_first_comes_first(make: Callable[..., Any]) -> None:
+    wide = make("FairSemaphore", "wide", 50)
+    for number in range(50):
+        take(wide, f"{number}", lease=600 - number)
+    assert [info.holder for info in wide.holders()] == [str(number) for number in reversed(range(50))]
 
 
 # -- how many permits --------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_of_the_object_counts_until_one_is_set(redis: Redis) -> None:
+def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any], redis: Redis) -> None:
     """Then that one counts for all, until it is reset."""
-    three, one = FairSemaphore(redis, "a", 3), FairSemaphore(redis, "a", 1)
+    three, one = make("FairSemaphore", "a", 3), make("FairSemaphore", "a", 1)
     assert (three.limit(), one.limit()) == (3, 1)
     three.set_limit(2)
     assert (three.limit(), one.limit()) == (2, 2)
-    assert FairSemaphore(redis, "a", 9).limit() == 2
+    assert make("FairSemaphore", "a", 9).limit() == 2
     take(one)
     take(one)
     assert refused(three)
@@ -192,17 +163,17 @@ def test_the_limit_of_the_object_counts_until_one_is_set(redis: Redis) -> None:
     assert (three.limit(), one.limit()) == (3, 1)
     assert refused(one)
     take(three)
-    assert "{throttle}:2:semaphore:limit:a" not in keys(redis)
+    assert f"{KEY}:limit:a" not in keys(redis)
 
 
-def test_a_limit_that_is_set_stays(two: FairSemaphore, redis: Redis) -> None:
+def test_a_limit_that_is_set_stays(two: Any, redis: Redis) -> None:
     two.set_limit(5)
     take(two).release()
-    assert keys(redis) == {"{throttle}:2:semaphore:limit:two"}
-    assert redis.ttl("{throttle}:2:semaphore:limit:two") == -1
+    assert keys(redis) == {f"{KEY}:limit:two"}
+    assert redis.ttl(f"{KEY}:limit:two") == -1
 
 
-def test_a_lower_limit_drains(two: FairSemaphore) -> None:
+def test_a_lower_limit_drains(two: Any) -> None:
     """No holder loses a permit, and no caller gets one until enough have come back."""
     first, second = take(two), take(two)
     two.set_limit(1)
@@ -214,123 +185,61 @@ def test_a_lower_limit_drains(two: FairSemaphore) -> None:
     assert refused(two)
 
 
-def test_none_at_all(two: FairSemaphore) -> None:
+def test_none_at_all(two: Any) -> None:
     two.set_limit(0)
     assert refused(two)
     two.set_limit(None)
     take(two)
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
-
-
-def test_holders_are_shown(two: FairSemaphore) -> None:
-    assert two.holders() == ()
-    assert two.waiting() == 0
-    held = take(two, "é 1", lease=30)
-    (info,) = two.holders()
-    assert isinstance(info, PermitInfo)
-    assert (info.holder, info.ticket) == ("é 1", held.ticket)
-    assert 20 < info.lease_left <= 30
-    assert abs(info.since - datetime.now(timezone.utc)) < timedelta(seconds=5)
-    held.renew(90)
-    assert two.holders()[0].since == info.since
-
-
-def test_the_lease_that_ends_first_comes_first(redis: Redis) -> None:
-    wide = FairSemaphore(redis, "wide", 50)
-    for number in range(50):
-        take(wide, f"{number}", lease=600 - number)
-    assert [info.holder for info in wide.holders()] == [str(number) for number in reversed(range(50))]
-
-
-def test_a_holder_without_a_name_can_be_found(two: FairSemaphore) -> None:
-    take(two)
-    assert names(two) == [f"{socket.gethostname()}:{os.getpid()}"]
+def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any], redis: Redis) -> None:
+    """All of them have it when set_limit returns, in order, and no call runs long."""
+    one, many = make("FairSemaphore", "one", 1), make("FairSemaphore", "one", 1000)
+    take(one)
+    for number in range(600):
+        execute(redis, one._calls.acquire(one._calls.turn(f"{number}", 60), 60, "nobody"))
+    assert many.acquire("barges", blocking=False) is None
+    assert len(one.holders()) == 257
+    one.set_limit(1000)
+    holders = sorted(one.holders(), key=lambda info: info.ticket)
+    assert [info.holder for info in holders] == ["holder", *map(str, range(600))]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_stays_when_the_work_is_done(two: FairSemaphore, redis: Redis) -> None:
+def test_nothing_stays_when_the_work_is_done(two: Any, redis: Redis) -> None:
     """Except, for a minute, the proof that a release was carried out."""
     with two.hold(), two.hold():
         assert two.acquire(timeout=0.05) is None
-        assert keys(redis) == {f"{{throttle}}:2:semaphore:{part}:two" for part in ("leases", "holders")}
+        assert keys(redis) == {f"{KEY}:{part}:two" for part in ("leases", "holders")}
     assert keys(redis) == set()
     left = keys(redis, receipts=True)
     assert len(left) == 2
     assert all(0 < redis.pttl(key) <= 60_000 for key in left)
 
 
-def test_every_key_ends_by_itself(two: FairSemaphore, redis: Redis) -> None:
+def test_every_key_ends_by_itself(one: FairSemaphore, redis: Redis) -> None:
     """Also if all programs die: the holders, and the waiting ones."""
-    take(two, lease=600)
-    take(two, lease=60)
-    calls = two._calls
-    redis.execute_command(*calls.acquire(calls.turn("waits", 60), 6, "nobody").eval())  # type: ignore[no-untyped-call]
-    assert two.waiting() == 1
-    left = {key.split(":")[3]: redis.pttl(key) / 1000 for key in keys(redis)}
+    one.set_limit(2)
+    take(one, lease=600)
+    take(one, lease=60)
+    execute(redis, one._calls.acquire(one._calls.turn("waits", 60), 6, "nobody"))
+    assert one.waiting() == 1
+    left = {key.split(":")[3]: redis.pttl(key) / 1000 for key in keys(redis) - {f"{KEY}:limit:one"}}
     assert set(left) == {"leases", "holders", "line", "looks", "waiters"}
     assert all(600 < left[part] <= 1200 for part in ("leases", "holders")), "no sooner than the last lease"
     assert all(5 < left[part] <= 12 for part in ("line", "looks", "waiters"))
 
 
-@pytest.mark.parametrize("verb", ["acquire", "look", "release", "renew", "set_limit"])
-def test_script_header_lists_arguments_and_results(verb: str) -> None:
-    text = (LUA / f"{verb}.lua").read_text("utf-8")
-    assert text.startswith("-- ")
-    assert all(f"-- {part}" in text for part in ("KEYS", "Returns "))
-    assert "'TIME'" not in text, "once, in the shared part"
-
-
-def test_shared_part_describes_the_keys() -> None:
-    text = "".join((LUA / f"{name}.lua").read_text("utf-8") for name in ("permits", "line"))
-    assert all(f"-- KEYS[{number}] {part} " in text for number, part in enumerate(PARTS, 1))
-    assert text.count("'TIME'") == 1
-
-
-def test_scripts_forgotten_in_between_do_not_matter(two: FairSemaphore, redis: Redis) -> None:
-    held = take(two)
-    redis.script_flush()
-    assert held.renew()
-    redis.script_flush()
-    assert two.holders()
-    redis.script_flush()
-    assert held.release()
-
-
-@pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}])
-def test_any_kind_of_client_will_do(redis: Redis, server: EmbeddedServer, options: dict[str, int]) -> None:
-    assert redis.dbsize() == 0
-    with Redis.from_url(server.url, **options) as client, ThreadPoolExecutor(1) as pool:
-        one = FairSemaphore(client, "one", 1)
-        held = take(one, "é")
-        (info,) = one.holders()
-        assert (info.holder, info.ticket) == ("é", held.ticket)
-        future = pool.submit(one.acquire, "next", 20)
-        until(lambda: one.waiting() == 1)
-        assert held.release()
-        following = future.result(20)
-        assert following is not None
-        assert following.ticket > held.ticket
-
-
 # -- a reply that was lost ---------------------------------------------------------------------------------------------
 
 
-def test_an_acquire_sent_twice_is_one(resending: Resending, two: FairSemaphore) -> None:
-    held = take(FairSemaphore(resending, "two", 2))
-    (info,) = two.holders()
-    assert info.ticket == held.ticket
-    assert held.renew()
-
-
-def test_a_place_in_line_asked_for_twice_is_one(resending: Resending, redis: Redis) -> None:
+def test_a_place_in_line_asked_for_twice_is_one(resending: Resending) -> None:
     one = FairSemaphore(resending, "one", 1)
     held = take(one)
     seen: list[int] = []
-    resending.between = lambda: seen.append(redis.zcard("{throttle}:2:semaphore:line:one"))
+    resending.between = lambda: seen.append(resending.zcard(f"{KEY}:line:one"))
     assert one.acquire(timeout=0.1) is None
     assert set(seen) <= {0, 1}
     assert 1 in seen
@@ -338,164 +247,362 @@ def test_a_place_in_line_asked_for_twice_is_one(resending: Resending, redis: Red
     assert held.renew()
 
 
-def test_a_release_sent_twice_is_one(resending: Resending, two: FairSemaphore) -> None:
-    """Also if another caller took the permit before the second was carried out."""
-    held, _ = take(FairSemaphore(resending, "two", 2)), take(two)
-    resending.between = lambda: take(two, "next")
-    assert held.release() is True
-    assert not held.lost
-    assert "next" in names(two)
-    assert refused(two)
-
-
-def test_acquire_sent_again_after_a_renewal_takes_nothing_away(two: FairSemaphore, redis: Redis) -> None:
-    calls = two._calls
+def test_acquire_sent_again_after_a_renewal_takes_nothing_away(one: FairSemaphore, redis: Redis) -> None:
+    calls = one._calls
     turn = calls.turn("me", 10)
     for call in (calls.acquire(turn), calls.renew(turn, 100), calls.acquire(turn)):
-        redis.execute_command(*call.eval())  # type: ignore[no-untyped-call]
-    assert two.holders()[0].lease_left > 90
+        execute(redis, call)
+    assert one.holders()[0].lease_left > 90
 
 
-def test_retries_of_redis_py_itself(two: FairSemaphore, server: EmbeddedServer) -> None:
-    """The connection breaks after the server has carried out the call."""
+def test_a_limit_set_twice_is_one(one: FairSemaphore, server: EmbeddedServer) -> None:
+    """As redis-py sends it after a lost reply."""
     with forgetful_client(server.url) as client:
-        forgetful = FairSemaphore(client, "two", 2)
-        forgetful.limit()
-        lose_a_reply()
-        held = take(forgetful)
-        assert len(two.holders()) == 1
-        lose_a_reply()
-        assert held.renew() is True
+        forgetful = FairSemaphore(client, "one", 1)
+        forgetful.set_limit(2)
         lose_a_reply()
         forgetful.set_limit(3)
-        lose_a_reply()
-        assert held.release() is True
-    assert two.holders() == ()
+    assert one.limit() == 3
 
 
-# -- with --------------------------------------------------------------------------------------------------------------
+# -- the line ----------------------------------------------------------------------------------------------------------
 
 
-def test_hold_releases_at_the_end_of_any_block(two: FairSemaphore) -> None:
-    with two.hold("a") as held, two.hold("b"):
-        assert refused(two)
-        assert held.ticket
-    with pytest.raises(KeyError), two.hold():
-        raise KeyError
-    assert two.holders() == ()
-
-
-def test_hold_raises_when_its_turn_does_not_come(two: FairSemaphore) -> None:
-    take(two)
-    take(two)
-    with pytest.raises(NotAcquired, match=r"No permit of 'two' was free for 0\.05 seconds"), two.hold(timeout=0.05):
-        pytest.fail("not held")
-    assert two.waiting() == 0
-
-
-def lose(semaphore: FairSemaphore, client: Redis) -> None:
-    """Let the store forget all permits."""
-    client.delete(*(f"{{throttle}}:2:semaphore:{part}:{semaphore._calls.name}" for part in PARTS))
-
-
-def test_hold_raises_when_the_permit_was_lost(two: FairSemaphore, redis: Redis) -> None:
-    with pytest.raises(LeaseLost), two.hold():
-        lose(two, redis)
-    with pytest.raises(KeyError), two.hold():  # noqa: PT012 - what happens in the block is the test
-        lose(two, redis)
-        raise KeyError
-
-
-def test_releasing_inside_the_block_is_fine(redis: Redis) -> None:
-    one = FairSemaphore(redis, "one", 1)
-    with one.hold() as held:
+@pytest.mark.usefixtures("only_hints")
+def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """Each by a hint, and only the first gets it."""
+    held = take(waiting)
+    futures = wait_in_line(waiting, redis, pool, 12)
+    for number, future in enumerate(futures):
+        before = held.ticket
         held.release()
-        successor = take(one)
-    assert successor.renew()
+        held = future.result(20)
+        assert held.holder == f"{number}"
+        assert held.ticket > before
+        assert sum(other.done() for other in futures) == number + 1
+    held.release()
+    assert waiting.waiting() == 0
 
 
-def test_a_release_that_failed_can_be_repeated(own_server: EmbeddedServer) -> None:
-    """Its result is unknown until it is sent again."""
-    with impatient_client(own_server.url) as client:
-        one = FairSemaphore(client, "one", 1)
-        held = take(one)
-        own_server.freeze()
-        with pytest.raises(RedisError), impatience():
+@pytest.mark.usefixtures("only_hints")
+def test_one_line_for_both_sides(waiting: Any, one: FairSemaphore, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    held = take(one)
+    (first,), (second,) = [wait_in_line(each, redis, pool, 1) for each in (waiting, one)]
+    held.release()
+    got = first.result(20)
+    assert not second.done()
+    got.release()
+    assert second.result(20).ticket > got.ticket > held.ticket
+
+
+@pytest.mark.usefixtures("only_hints")
+def test_the_permit_is_the_next_ones_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """No caller can come between, though the next one has not read it yet."""
+    held = take(waiting)
+    (future,) = wait_in_line(waiting, redis, pool, 1)
+    held.release()
+    assert names(waiting) == ["0"]
+    assert refused(waiting)
+    assert future.result(20).ticket == waiting.holders()[0].ticket
+
+
+def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """A permit that is free for a waiter of another opinion about the limit is not free for others."""
+    one, two = make("FairSemaphore", "a", 1), make("FairSemaphore", "a", 2)
+    take(one)
+    (future,) = wait_in_line(one, redis, pool, 1)
+    assert two.acquire("barges", blocking=False) is None, "the second permit goes to the waiting caller"
+    assert future.result(20).holder == "0"
+
+
+@pytest.mark.usefixtures("only_hints")
+def test_a_greater_limit_wakes_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    take(waiting)
+    futures = wait_in_line(waiting, redis, pool, 5)
+    waiting.set_limit(4)
+    assert [future.result(20).holder for future in futures[:3]] == ["0", "1", "2"]
+    assert waiting.waiting() == 2
+    assert "3" not in names(waiting)
+    waiting.set_limit(None)
+    waiting.set_limit(9)
+    assert [future.result(20).holder for future in futures[3:]] == ["3", "4"]
+
+
+@pytest.mark.usefixtures("only_hints")
+def test_the_end_of_a_lease_wakes_the_first_in_line(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """Without a release. Only the first looks then."""
+    late = take(waiting)
+    first, second = wait_in_line(waiting, redis, pool, 2)
+    late.renew(0.3)
+    for channel in channels(redis):
+        redis.publish(channel, "look when it ends now")
+    held = first.result(20)
+    assert late.release() is False
+    assert not second.done()
+    held.release()
+    second.result(20)
+
+
+def test_a_caller_without_hints_keeps_its_place(
+    waiting: Any, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its permit at its next look, and no other got it."""
+
+    async def deaf(mailbox: Mailbox, timeout: float) -> None:
+        await settled((asyncio if mailbox._awaits else time).sleep(timeout))
+
+    monkeypatch.setattr(Mailbox, "wait", deaf)
+    look_often(monkeypatch)
+    held = take(waiting)
+    futures = []
+    for number in range(2):
+        futures.append(pool.submit(waiting.acquire, f"{number}", 60))
+        until(lambda: waiting.waiting() == len(futures))
+    held.release()
+    assert futures[0].result(20).release()
+    assert futures[1].result(20).renew()
+
+
+# -- hints that mean another -------------------------------------------------------------------------------------------
+
+
+def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was frozen in between: the hint may be out of date, so it asks."""
+    take(one)
+    asked: list[str] = []
+
+    def says(mailbox: Mailbox, timeout: float) -> str:
+        asked.append(mailbox.channel)
+        line: Any = redis.zrange(f"{KEY}:line:one", 0, 0, withscores=True)
+        ((permit, ticket),) = line
+        time.sleep(max(timeout, 0.2))
+        return f"300 {ticket:.0f} {permit.decode()}"
+
+    monkeypatch.setattr(Mailbox, "wait", awaited(says))
+    assert one.acquire("late", timeout=0.5, lease=0.3) is None
+    assert asked
+    assert one.waiting() == 0
+
+
+def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
+    one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen before it could look: others have the permit, it waits again, and only then reads the hint."""
+    held = take(one)
+    heard: list[str | None] = []
+    wait = Mailbox.wait
+
+    async def lose_the_first(mailbox: Mailbox, timeout: float) -> str | None:
+        heard.append(await wait(mailbox, timeout))
+        if len(heard) == 1:
             held.release()
-        own_server.thaw()
-        assert held.release() is True
-        assert one.holders() == ()
-
-
-# -- renewal -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_thread_renews_while_it_is_held(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again and again; then it is free at once."""
-    renew_often(monkeypatch)
-    one = FairSemaphore(redis, "one", 1, lease=30)
-    with one.hold(renew=True) as held:
-        for _ in range(5):
             end_permits(redis, "one")
-            until(one.holders)
-        assert held.lease_left > 20
-        assert not held.lost
+            take(one, "other")
+        return heard[-1]
+
+    monkeypatch.setattr(Mailbox, "wait", lose_the_first)
+    assert one.acquire("late", timeout=1) is None
+    assert any(hint and hint.endswith("late") for hint in heard)
+    assert names(one) == ["other"]
+
+
+def test_hint_for_another_caller_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mailbox is used again: a hint for the one before may lie in it."""
     take(one)
 
+    def says(_: Mailbox, timeout: float) -> str:
+        time.sleep(min(timeout, 0.02))
+        return "60000 1 ffffffffffffffffx"
 
-def test_loss_is_reported_once(two: FairSemaphore, redis: Redis) -> None:
-    told: list[HeldPermit] = []
-    held = two.acquire(lease=0.6, renew=True, on_lost=told.append)
-    assert held is not None
-    lose(two, redis)
-    until(lambda: told)
-    assert held.lost
-    assert held.release() is False
-    assert told == [held]
+    monkeypatch.setattr(Mailbox, "wait", awaited(says))
+    assert one.acquire("x", timeout=0.2) is None
+
+
+def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is up, but before it can leave the line the permit is its own."""
+    held = take(one)
+
+    def nothing(_: Mailbox, timeout: float) -> None:
+        time.sleep(timeout)
+        held.release()
+
+    monkeypatch.setattr(Mailbox, "wait", awaited(nothing))
+    last = one.acquire("last", timeout=0.5)
+    assert last is not None
+    assert last.lease_left > 50
+    assert one.holders()[0].lease_left > 50, "the whole lease, not only the time to claim it"
+    last.release()
+    assert one.holders() == ()
+    assert redis.zcard(f"{KEY}:line:one") == 0
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_interrupted_caller_leaves_nothing(
+    one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch, granted: bool
+) -> None:
+    """Ctrl-C while it waits, also if the permit has just become its own: the next in line gets it."""
+    held = take(one)
+    wait = Mailbox.wait
+
+    async def interrupt(mailbox: Mailbox, timeout: float) -> None:
+        assert timeout > 0
+        assert await wait(mailbox, 5) == "", "subscribed"
+        if granted:
+            held.release()
+            assert names(one) == ["interrupted"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Mailbox, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        one.acquire("interrupted", lease=600)
+    monkeypatch.undo()
+    until(lambda: not channels(redis))  # closed, and not only forgotten: the traceback has it still
+    assert caught.tb is not None
+    assert one.waiting() == 0
+    assert names(one) == ([] if granted else ["holder"])
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_waiting_costs_next_to_nothing(one: FairSemaphore, redis: Redis) -> None:
+    """Three calls; polling would be a hundred."""
+    take(one)
+
+    async def subscribe() -> None:
+        async with one._mailboxes.one() as mailbox:
+            assert await mailbox.wait(5) == "", "subscribed"
+
+    run(subscribe())
+    with commands(redis) as calls:
+        one.acquire(timeout=1)
+    assert calls["evalsha"] <= 3
+    assert "subscribe" not in calls, "the mailbox of the wait before"
+    assert "eval" not in calls
+
+
+@pytest.mark.usefixtures("only_hints")
+def test_a_hand_over_takes_one_call(
+    one: FairSemaphore, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release; the waiting caller need not ask."""
+    held = take(one)
+    asked: list[str] = []
+
+    async def ask_and_count(client: Redis, call: Call) -> object:
+        reply: object = await ask(client, call)
+        asked.append(call.script.name)
+        return reply
+
+    monkeypatch.setattr(module, "ask", ask_and_count)
+    future = pool.submit(one.acquire, "next", 60)
+    until(lambda: asked == ["semaphore/acquire"] * 2)  # a place, and a look after the subscription
+    held.release()
+    assert future.result(20)
+    assert asked.count("semaphore/acquire") == 2
+
+
+def test_connections_are_kept_but_few(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    take(waiting)
+    for timeout, count in ((0.4, IDLE + 6), (0.2, IDLE)):
+        futures = [pool.submit(waiting.acquire, timeout=timeout) for _ in range(count)]
+        assert [future.result(20) for future in futures] == [None] * count
+        until(lambda: 0 < listening(redis) <= IDLE)
+
+
+def test_connections_end_with_their_semaphore(one: FairSemaphore, redis: Redis) -> None:
+    take(one)
+    assert one.acquire(timeout=0.05) is None
+    assert listening(redis) == 1
+    one._mailboxes._idle.clear()
+    until(lambda: listening(redis) == 0)
+
+
+def test_connections_lost_while_waiting(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """All clients are thrown out, the server has no script any more: the line is as it was."""
+    held = take(waiting)
+    (future,) = wait_in_line(waiting, redis, pool, 1)
+    redis.script_flush()
+    redis.client_kill_filter(_type="pubsub")
+    held.release()
+    assert future.result(20)
+
+
+def test_never_more_than_the_limit_and_all_get_it(
+    make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor
+) -> None:
+    three = make("FairSemaphore", "three", 3)
+    inside, counted = threading.Semaphore(3), []
+
+    def work() -> None:
+        for _ in range(20):
+            with three.hold(timeout=60) as held:
+                assert inside.acquire(blocking=False)
+                counted.append(held.ticket)
+                inside.release()
+
+    for future in [pool.submit(work) for _ in range(IDLE + 4)]:
+        future.result(60)
+    assert len(set(counted)) == 20 * (IDLE + 4)
+    assert three.waiting() == 0
+    assert three.holders() == ()
+    assert not keys(redis)
+    until(lambda: len(channels(redis)) <= IDLE)
+
+
+def test_each_loop_has_its_own_connections(server: EmbeddedServer, redis: Redis) -> None:
+    """A semaphore that is made at import, used by one loop after the other; its connections end with its client."""
+    client = AsyncRedis.from_url(server.url)
+    one = AsyncFairSemaphore(client, "one", 1)
+
+    async def waited() -> None:
+        held = await one.acquire()
+        assert held is not None
+        assert await one.acquire(timeout=0.05) is None
+        await held.release()
+        await client.connection_pool.disconnect()
+
+    for _ in range(2):
+        asyncio.run(waited())
+    until(lambda: not channels(redis))
 
 
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -> None:
+def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer, pool: ThreadPoolExecutor) -> None:
     """No new caller gets a permit or a place, but no holder loses one; released permits go to the next in line."""
-    with Redis.from_url(own_server.url) as client, ThreadPoolExecutor(1) as pool:
+    with Redis.from_url(own_server.url) as client:
         one = FairSemaphore(client, "one", 1)
         held = take(one)
-        future = pool.submit(one.acquire, "next", 30)
-        until(lambda: one.waiting() == 1)
-        until(lambda: channels(client))
-        turn = one._calls.turn("waits, too", 60)
-        look = one._calls.acquire(turn, 60, "nobody").eval()
-        client.execute_command(*look)
+        (future,) = wait_in_line(one, client, pool, 1)
+        look = one._calls.acquire(one._calls.turn("waits, too", 60), 60, "nobody")
+        execute(client, look)
         client.config_set("maxmemory", 1)
         with pytest.raises(OutOfMemoryError):
             one.acquire(timeout=5)
-        assert client.execute_command(*look)[0] == 0
+        script: Any = look.eval()
+        assert client.execute_command(*script)[0] == 0
         assert held.renew()
         assert held.release()
         following = future.result(20)
-        assert following is not None
         assert following.renew()
         one.set_limit(2)
-        assert client.execute_command(*look)[0] == 1
-        assert client.execute_command(*look)[0] == 1, "held"
+        for _ in range(2):
+            assert client.execute_command(*script)[0] == 1
         assert following.release()
 
 
-def test_user_without_publish_rights_can_still_release(
-    redis: Redis, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+def test_user_without_publish_rights_grants_without_a_hint(
+    one: FairSemaphore, redis: Redis, server: EmbeddedServer, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may not ask for the subscribers either."""
     look_often(monkeypatch)
     redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
-    one = FairSemaphore(redis, "one", 1)
-    with Redis.from_url(server.url, username="mute", password="x") as client, ThreadPoolExecutor(1) as pool:
+    with Redis.from_url(server.url, username="mute", password="x") as client:
         held = take(FairSemaphore(client, "one", 1))
-        future = pool.submit(one.acquire, "next", 30)
-        until(lambda: one.waiting() == 1)
+        (future,) = wait_in_line(one, redis, pool, 1)
         assert held.release()
-        assert names(one) == ["next"]
+        assert names(one) == ["0"]
         assert future.result(20)
     redis.acl_deluser("mute")
 
@@ -503,48 +610,30 @@ def test_user_without_publish_rights_can_still_release(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lease": 0}, "lease must be seconds"),
-        ({"lease": True}, "lease must be seconds"),
-        ({"lease": "60"}, "lease must be seconds"),
-        ({"holder": ""}, "holder must be"),
-        ({"holder": b"me"}, "holder must be"),
-        ({"holder": "a\nb"}, "holder must be"),
-        ({"holder": "a" * 201}, "holder must be"),
+        *(({"lease": lease}, "lease must be seconds") for lease in (0, True, "60")),
+        *(({"holder": holder}, "holder must be") for holder in ("", b"me", "a\nb", "a" * 201)),
+        *(({"timeout": timeout}, "timeout must be") for timeout in (-1, "1")),
         ({"blocking": False, "timeout": 1}, "blocking=True"),
-        ({"timeout": -1}, "timeout must be"),
-        ({"timeout": "1"}, "timeout must be"),
     ],
 )
-def test_wrong_arguments_are_refused(two: FairSemaphore, options: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused(two: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         two.acquire(**options)
     assert two.holders() == ()
 
 
 @pytest.mark.parametrize("limit", [-1, True, 1.0, "2", 1_000_001])
-def test_wrong_limits_are_refused(two: FairSemaphore, redis: Redis, limit: Any) -> None:
+def test_wrong_limits_are_refused(two: Any, make: Callable[..., Any], limit: Any) -> None:
     with pytest.raises(ConfigurationError, match="limit must be"):
         two.set_limit(limit)
     with pytest.raises(ConfigurationError, match="limit must be"):
-        FairSemaphore(redis, "a", limit)
+        make("FairSemaphore", "a", limit)
     assert two.limit() == 2
 
 
 @pytest.mark.parametrize(
     "options", [{"prefix": "a{b}"}, {"name": ""}, {"name": 1}, {"name": "a\nb"}, {"limit": 0}, {"lease": 0}]
 )
-def test_wrong_settings_are_refused(redis: Redis, options: dict[str, Any]) -> None:
-    good: dict[str, Any] = {"name": "a", "limit": 1}
+def test_wrong_settings_are_refused(make: Callable[..., Any], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        FairSemaphore(redis, **good | options)
-
-
-def test_the_example_of_its_docstring_runs(redis: Redis, server: EmbeddedServer, capsys: Any) -> None:
-    lines = (inspect.getdoc(FairSemaphore) or "").split("::\n", 1)[1].split("\nA call that finds")[0]
-    example = textwrap.dedent(lines).replace("Redis()", f"Redis.from_url({server.url!r})")
-    assert "set_limit(None)" in example
-    names: dict[str, Any] = {}
-    exec(example, names)
-    assert "PermitInfo(holder='web-1'" in capsys.readouterr().out
-    assert keys(redis) == set()
-    names["encoders"]._client.close()
+        make("FairSemaphore", **{"name": "a", "limit": 1, **options})

@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -15,7 +16,7 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from celery_throttle.embedded import bound_to_parent
+from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from celery_throttle.primitives import FairSemaphore, semaphore
 from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
@@ -23,11 +24,6 @@ from tests.primitives.hints import channels
 from tests.primitives.pace import end_permits, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
 
 #: Seconds a permit lasts here, so that one that idles for its whole lease fails the test.
 LEASE = 100.0

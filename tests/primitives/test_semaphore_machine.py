@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives.semaphore_calls import SemaphoreCalls, Turn
+from celery_throttle.store.scripts import Call
 from tests.primitives.faults import StoreClock
 from tests.primitives.resending import Resending
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.scripts import Call
 
 #: Far enough away that no key ends by the real clock.
 START_US = 4_000_000_000_000_000

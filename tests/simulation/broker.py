@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kombu.message import Message
-
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterable
 
 __all__ = ["Broker", "Channel", "Delivery", "Letter", "tag_of"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from greenlet import greenlet  # type: ignore[import-untyped]
 
 from tests.simulation.scene import ResultsAway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Clock", "Fiber", "Loop", "Timekeeper", "wait"]
 

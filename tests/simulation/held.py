@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from celery_throttle.core.keys import Keys
 from tests.simulation.invariants import Violation
 from tests.simulation.scene import PREFIX
-
-if TYPE_CHECKING:
-    from tests.simulation.world import World
+from tests.simulation.world import World
 
 __all__ = ["check_ghosts", "check_nothing_is_kept"]
 

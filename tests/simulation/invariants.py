@@ -7,11 +7,9 @@ The world notes exceptions as they happen: a run that may begin twice, or not at
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.simulation.book import Attempt, Book, Entry, Run
-    from tests.simulation.scene import Kind, Scene
+from tests.simulation.book import Attempt, Book, Entry, Run
+from tests.simulation.scene import Kind, Scene
 
 __all__ = ["REVOKED", "Caps", "Violation", "check_begin", "check_pause", "check_told", "is_untold"]
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from tests.simulation.clock import wait
+from tests.simulation.clock import Clock, wait
 from tests.support.resp import Push, RespConnection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from tests.simulation.clock import Clock
 
 __all__ = ["CLOCK_KEYS", "Ask", "AskingClient", "Network", "Pipe", "Server"]
 

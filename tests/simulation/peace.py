@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tests.simulation.book import Entry
 from tests.simulation.held import check_ghosts, check_nothing_is_kept
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
 from tests.simulation.scene import LEASE
-from tests.simulation.workers import RECORDS, leftovers, reap_calls
-
-if TYPE_CHECKING:
-    from tests.simulation.book import Entry
-    from tests.simulation.steps import Steps
-    from tests.simulation.workers import Worker
+from tests.simulation.steps import Steps
+from tests.simulation.workers import RECORDS, Worker, leftovers, reap_calls
 
 __all__ = ["last_questions", "peace"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
 from celery.concurrency.asynpool import AsynPool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Job", "Pool", "einfo", "request_of"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
@@ -15,10 +17,6 @@ from celery.exceptions import BackendStoreError
 from celery_throttle import Limit, Throttled
 from celery_throttle.tasks.ours import CONCLUDE
 from tests.simulation.broker import Letter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from random import Random
 
 __all__ = ["CONCLUDE", "KEPT", "KINDS", "LEASE", "PREFIX", "Kind", "Results", "ResultsAway", "Scene", "make_scene"]
 

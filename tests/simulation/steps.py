@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.simulation.scene import KINDS
-from tests.simulation.workers import FRESH
-from tests.simulation.world import OUTCOMES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.simulation.workers import Worker
-    from tests.simulation.world import World
+from tests.simulation.workers import FRESH, Worker
+from tests.simulation.world import OUTCOMES, World
 
 __all__ = ["FAULTS", "MEDDLE", "Steps"]
 

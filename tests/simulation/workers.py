@@ -11,11 +11,12 @@ import json
 import logging
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from celery._state import _task_stack  # type: ignore[attr-defined]
@@ -31,30 +32,22 @@ from celery_throttle.control.reader import readers
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
+from celery_throttle.store.draining import Lent
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE, gate_text
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.scripts import Script
+from celery_throttle.store.scripts import Call, Script
 from celery_throttle.tasks import publish
 from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
 from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox
-from tests.simulation.broker import Letter, tag_of
-from tests.simulation.clock import Fiber, Loop, Timekeeper
-from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
+from tests.simulation.broker import Channel, Letter, tag_of
+from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
+from tests.simulation.network import CLOCK_KEYS, AskingClient, Network, Pipe
 from tests.simulation.pool import Job, Pool
 from tests.simulation.scene import LEASE, PREFIX, ResultsAway
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.store.draining import Lent
-    from celery_throttle.store.scripts import Call
-    from tests.simulation.broker import Channel
-    from tests.simulation.clock import Clock
-    from tests.simulation.network import Network
 
 __all__ = [
     "CHANNEL",

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import state
 
 from celery_throttle import LimitExceeded, RateLimited
-from tests.simulation.book import Book, Run
-from tests.simulation.broker import Broker, Delivery
+from tests.simulation.book import Attempt, Book, Run
+from tests.simulation.broker import Broker, Delivery, Letter
 from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, check_told, overtaken
-from tests.simulation.network import Network
+from tests.simulation.network import Ask, Network, Pipe, Server
 from tests.simulation.pool import Job, einfo, request_of
-from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, letter
-from tests.simulation.workers import Operator, Worker, in_task, kept_by, name_of, script_texts, store_told_of_success
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.simulation.book import Attempt
-    from tests.simulation.broker import Letter
-    from tests.simulation.network import Ask, Pipe, Server
-    from tests.simulation.scene import Scene
-    from tests.simulation.workers import Here
+from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene, letter
+from tests.simulation.workers import (
+    Here,
+    Operator,
+    Worker,
+    in_task,
+    kept_by,
+    name_of,
+    script_texts,
+    store_told_of_success,
+)
 
 __all__ = ["OUTCOMES", "Killed", "World"]
 

@@ -6,26 +6,21 @@ import gc
 import os
 import shlex
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from celery import Celery
 from pytest_celery import CeleryBackendCluster, CeleryBrokerCluster, CeleryTestSetup, CeleryWorkerCluster
 from pytest_celery.api import base
 
 from tests.conftest import new_server
 from tests.smoke.containers import LocalRedis, LocalWorker, ServerProcess, WorkerProcess, write_content
-from tests.support.journal import VARIABLE
+from tests.support.journal import VARIABLE, Journal
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import _CELERY, QUICK, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from celery import Celery
-
-    from tests.support.journal import Journal
 
 LEASE = 3
 

@@ -6,22 +6,18 @@ import os
 import signal
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from pytest_celery import CeleryWorkerContainer, RedisContainer
 
-from celery_throttle.embedded import bound_to_parent
+from celery_throttle.embedded import EmbeddedServer, bound_to_parent
+from tests.support.journal import Journal
 from tests.support.waiting import until
 from tests.support.workers import children_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from types import ModuleType
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
 
 _NO_NETWORK: dict[str, Any] = {"NetworkSettings": {"Networks": {}, "Ports": {}}}
 _READY_TIMEOUT = 60.0

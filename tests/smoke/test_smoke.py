@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,8 @@ from tests.failures.tools import redeliver
 from tests.smoke.conftest import LEASE
 from tests.smoke.containers import will_be_killed
 from tests.smoke.tasks import hold_late, pair
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.journal import Journal
-    from tests.support.state import State
+from tests.support.journal import Journal
+from tests.support.state import State
 
 pytestmark = pytest.mark.worker
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange, Exchange
-from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, read_exchanged
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Delivery, Exchange
+from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, Withdrawn, read_exchanged
 from celery_throttle.store.reading import text
-from celery_throttle.store.scripts import execute
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from redis import Redis
-
-    from celery_throttle.store.exchange_reply import Withdrawn
-    from celery_throttle.store.scripts import Call
+from celery_throttle.store.scripts import Call, execute
 
 KEYS = Keys("test")
 LEASE = 600.0

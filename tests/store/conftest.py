@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from redis import Redis
+from redis.client import PubSub
 
 from celery_throttle.core.limits import Limit
 from tests.primitives.faults import StoreClock
 from tests.store import caller, lock_caller
 from tests.store import steering as steer
-from tests.store.caller import KEYS, Caller
+from tests.store.caller import KEYS
+from tests.store.lock_caller import LockCaller
 from tests.store.peek import check, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-    from redis.client import PubSub
+from tests.store.terms_caller import TermsCaller
 
 
 class Hints:
@@ -65,21 +63,21 @@ def two() -> Limit:
 
 
 @pytest.fixture
-def worker(redis: Redis) -> Caller:
-    """A worker of the queue ``q``."""
-    return Caller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def peer(redis: Redis) -> Caller:
+def peer(redis: Redis) -> TermsCaller:
     """Another worker of the same queue."""
-    return Caller(redis, "bbbbbbbb", "q")
+    return TermsCaller(redis, "bbbbbbbb", "q")
 
 
 @pytest.fixture
-def stranger(redis: Redis) -> Caller:
+def stranger(redis: Redis) -> TermsCaller:
     """A worker of another queue, whose name begins alike."""
-    return Caller(redis, "cccccccc", "q2")
+    return TermsCaller(redis, "cccccccc", "q2")
+
+
+@pytest.fixture
+def once(redis: Redis) -> LockCaller:
+    """A worker and publisher of tasks that run once."""
+    return LockCaller(redis, "dddddddd", "q")
 
 
 @pytest.fixture

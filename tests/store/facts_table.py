@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from celery_throttle.core.facts import Message, Result
-
-if TYPE_CHECKING:
-    from celery_throttle.core.facts import Facts
+from celery_throttle.core.facts import Facts, Message, Result
 
 __all__ = ["LockOutcome", "comes_back", "lock_outcome", "second_goes_on"]
 

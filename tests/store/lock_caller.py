@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from celery_throttle.core.dedup import Dedup, LockPlan, fenced
+from redis import Redis
+
+from celery_throttle.core.dedup import Dedup, LockPlan, LockUntil, OnConflict, fenced
 from celery_throttle.store.exchange import Arrival, DeliveryChange
-from celery_throttle.store.exchange_reply import Answer, Grant
-from celery_throttle.store.identity_locks import TAKEN, read_claimed, read_locked
+from celery_throttle.store.exchange_reply import Answer, Grant, Reply
+from celery_throttle.store.identity_locks import TAKEN, Claimed, Locked, read_claimed, read_locked
 from celery_throttle.store.scripts import execute
-from tests.store.caller import Caller, ended, held_by
+from tests.store.caller import Caller, What, ended, held_by
 from tests.store.peek import KEY, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.dedup import LockUntil, OnConflict
-    from celery_throttle.store.exchange_reply import Reply
-    from celery_throttle.store.identity_locks import Claimed, Locked
-    from tests.store.caller import What
 
 
 def plan_of(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange import DeliveryChange
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Delivery
+from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.facts_table import comes_back, second_goes_on
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival, Delivery
-    from celery_throttle.store.exchange_reply import Grant
-    from tests.store.peek import Snapshot
+from tests.store.peek import Snapshot
 
 __all__ = ["Entry", "Model", "limit_of"]
 

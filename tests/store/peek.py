@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from redis import Redis
 
 from celery_throttle.core.keys import _NAMES
 from celery_throttle.core.policy import costs_of
 from tests.store.caller import KEYS
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
 _LOCK_LANES = ("follow:", "next:")

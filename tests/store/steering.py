@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
+
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.audit import read_changes
+from celery_throttle.store.audit import Change, read_changes
 from celery_throttle.store.calls import Store
-from celery_throttle.store.draining import read_lent
-from celery_throttle.store.explain import explained
-from celery_throttle.store.limit_status import read_statuses
-from celery_throttle.store.parked_tasks import parked_rows, read_parked, read_parked_ids
+from celery_throttle.store.draining import Lent, read_lent
+from celery_throttle.store.explain import Explanation, explained
+from celery_throttle.store.limit_status import LimitStatus, read_statuses
+from celery_throttle.store.parked_tasks import Parked, ParkedId, parked_rows, read_parked, read_parked_ids
 from celery_throttle.store.scripts import execute
 from celery_throttle.store.task_view import read_task_view
-from celery_throttle.store.unreadable import read_set_aside
+from celery_throttle.store.unreadable import SetAside, read_set_aside
 from tests.store.caller import KEYS, LEASE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from redis import Redis
-
-    from celery_throttle.store.audit import Change
-    from celery_throttle.store.draining import Lent
-    from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.limit_status import LimitStatus
-    from celery_throttle.store.parked_tasks import Parked, ParkedId
-    from celery_throttle.store.unreadable import SetAside
 
 
 class Steering:

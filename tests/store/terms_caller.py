@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from redis import Redis
+
+from celery_throttle.core.facts import Facts
+from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs, Policy
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.caller import Asked, Caller, started
 from tests.store.peek import KEY, peek
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from redis import Redis
-
-    from celery_throttle.core.facts import Facts
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Grant
 
 __all__ = ["TermsCaller", "lines", "nothing_left", "started", "terms", "used"]
 

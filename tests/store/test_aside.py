@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import ended, message_of, started
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange_reply import Answer, Grant
+from tests.store.caller import Caller, ended, message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange_reply import Grant
-    from tests.store.caller import Caller
 
 WHY = {
     b"\x80 not json": "not readable",

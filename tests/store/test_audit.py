@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.store.caller import Caller
-    from tests.store.steering import Steering
+from tests.store.steering import Steering
 
 API = Limit("api", 8)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from redis import Redis
 
 from celery_throttle.core.facts import Result
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import held_by, passed
+from tests.store.caller import Caller, held_by, passed
 from tests.store.peek import KEY
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from tests.store.caller import Caller
 
 
 def codes(client: Redis) -> dict[str, str]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
-from tests.store.caller import Rows, ended
+from tests.primitives.faults import StoreClock
+from tests.store.caller import Caller, Rows, ended
+from tests.store.conftest import Hints
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.primitives.faults import StoreClock
-    from tests.store.caller import Caller
-    from tests.store.conftest import Hints
 
 
 def test_the_newest_number_holds(worker: Caller, peer: Caller, redis: Redis) -> None:

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.draining import Lent
-from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
 from tests.store.peek import expire, peek
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.store.steering import Steering
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms
 
 API = Limit("api", 1)
 ONE = terms(API).same
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def peer(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "bbbbbbbb", "q")
 
 
 def fill(worker: TermsCaller, count: int) -> object:
@@ -59,69 +43,12 @@ def test_published_task_has_left_the_store(worker: TermsCaller, steering: Steeri
     assert nothing_left(redis)
 
 
-def test_lent_task_is_not_started(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    held = worker.arrive("t0", ONE)
-    assert held
-    worker.arrive("t1", ONE)
-    steering.borrow("t1")
-    assert worker.end(held, slots=5) == ()
-    assert used(redis) == {}
-    assert worker.arrive("t2", ONE), "no task is before it"
-    assert steering.borrow("t1", nonce="drain:2") == (1, [])
-
-
 def test_unpublished_task_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     fill(worker, 5)
     steering.borrow("t1", "t2", "t3")
     assert steering.publish("t1", others=["t2", "t3"])[1] == 1
     assert lines(redis) == {"api": ["t2", "t3", "t4"]}
     assert peek(redis).records["t2"].deliveries == 0
-
-
-def test_lost_publisher_leaves_both_copies(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """The message may be in its queue, and the task is in its place, too."""
-    held = worker.arrive("t0", ONE)
-    assert held
-    for task in ("t1", "t2"):
-        worker.arrive(task, ONE)
-    steering.borrow("t1")
-    expire(redis, "t1")
-    worker.reap()
-    assert lines(redis) == {"api": ["t1", "t2"]}
-    assert used(redis) == {"api": 1}
-    assert steering.publish("t1")[1] == 0, "a returning publisher takes nothing away"
-    assert lines(redis) == {"api": ["t1", "t2"]}
-    (grant,) = worker.release(held, slots=1).grants
-    assert (grant.task, grant.deliveries, grant.message) == ("t1", 0, message_of("t1"))
-
-
-def test_early_delivery_of_a_drained_task_is_not_lost(
-    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    """The reply may get lost, with the note that the store has the message; that copy is about to go."""
-    fill(worker, 2)
-    steering.borrow("t1")
-    assert peer.ask("t1", ONE)[0] == Answer.MUST_PARK
-    assert peer.put("t1", ONE).parked == (Answer.PARKED,)
-    assert lines(redis) == {}
-    assert steering.publish("t1")[1] == 1
-    assert lines(redis) == {"api": ["t1"]}
-    assert peek(redis).messages["t1"] == message_of("t1")
-
-
-def test_delivery_of_an_unreported_drain_runs_once(
-    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    held = worker.arrive("t0", ONE)
-    assert held
-    worker.arrive("t1", ONE)
-    steering.borrow("t1")
-    peer.put("t1", ONE)
-    expire(redis, "t1")
-    (grant,) = worker.release(held, slots=9).grants
-    assert grant.task == "t1"
-    assert worker.end(grant, slots=9) == ()
-    assert started(peer.look(9)) == ()
 
 
 def test_lent_task_is_explained(worker: TermsCaller, steering: Steering) -> None:
@@ -193,12 +120,6 @@ def test_lent_task_runs_if_its_newer_call_is_given_up(redis: Redis, steering: St
     assert once.give_up("same", "t2") == 1
     assert once.look_once() == ()
     assert [(each.task, each.verdict) for each in once.end(first, slots=1)] == [("t1", "run")]
-
-
-def test_task_that_will_not_run_is_not_lent(worker: TermsCaller, steering: Steering) -> None:
-    fill(worker, 2)
-    steering.drop(API)
-    assert steering.borrow("t1") == (1, [])
 
 
 def test_it_is_one_change(worker: TermsCaller, steering: Steering) -> None:

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
+from tests.store.conftest import Hints
 from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from celery_throttle.store.exchange_reply import Reply
-    from tests.store.conftest import Hints
-    from tests.store.steering import Steering
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, lines, terms, used
 
 API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def peer(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "bbbbbbbb", "q")
 
 
 def of(tenant: str, *more: Limit) -> Needs:
@@ -94,24 +79,6 @@ def test_drop_survives_the_loss_of_its_reporter(
     assert told(peer.look()) == [("t1", "dropped by ana")]
 
 
-def test_later_task_waits(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    for task in ("t0", "t1"):
-        worker.arrive(task, ONE)
-    steering.drop(API)
-    worker.arrive("t2", ONE)
-    assert steering.stands(API).parked == 1
-    assert lines(redis)["api"] == ["t2"]
-
-
-def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> None:
-    crowd = terms(Limit("crowd", 1, max_parked=1)).same
-    worker.arrive("t0", crowd)
-    worker.arrive("t1", crowd)
-    assert worker.put("t2", crowd).parked == (Answer.CROWDED,)
-    steering.drop("crowd")
-    assert worker.put("t2", crowd).parked == (Answer.PARKED,)
-
-
 @pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
 def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
     """It had gone from one limit to the other so often that nothing newer started on them."""
@@ -160,15 +127,6 @@ def test_task_behind_it_in_the_line_of_another_limit(worker: TermsCaller, steeri
     assert steering.stands("tenant\x1fa").parked == 0
 
 
-def test_running_task_goes_on(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    held = worker.arrive("t0", ONE)
-    assert held
-    assert steering.drop(API, "t0", "nobody") == 0
-    assert used(redis) == {"api": 1}
-    assert worker.renew(held) == [1]
-    assert steering.audit() == ()
-
-
 def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Redis, steering: Steering) -> None:
     outside = TermsCaller(redis, "oooooooo", "~oooooooo")
     held = worker.arrive("t0", ONE)
@@ -180,60 +138,7 @@ def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Red
     assert started(outside.look()) == ("outside:1",)
 
 
-def test_another_delivery_of_it_does_not_run_either(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
-    (grant,) = worker.put("t", ONE, slots=1).grants
-    peer.put("t", ONE, attempt=1)
-    worker.release(grant, "return")
-    assert steering.drop(API) == 1
-    (grant,) = worker.look(4).grants
-    assert grant.expired
-    assert worker.end(grant, "never", slots=4) == ()
-    assert peer.look(4).grants == ()
-
-
-def test_redelivered_dropped_task_does_not_run(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
-    """Its worker died after it was parked, before it could acknowledge the message."""
-    peer.know(API)
-    peer.take("t0", ONE)
-    worker.put("t1", ONE)
-    assert steering.drop(API) == 1
-    assert peer.put("t1", ONE).parked == (Answer.HAS_RUN,)
-    (grant,) = peer.look(4).grants
-    peer.end(grant, "never")
-    assert peer.ask("t1", ONE)[0] == Answer.HAS_RUN
-
-
-def test_another_delivery_of_it_may_come_again_too(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
-    """The worker that parked it was killed before it acknowledged that message at the broker."""
-    (grant,) = worker.put("t", ONE, slots=1).grants
-    worker.look(0)  # acknowledged
-    peer.put("t", ONE)
-    worker.release(grant, "requeue")
-    assert steering.drop("", "t") == 1
-    (told,) = worker.look(1).grants
-    worker.release(told, "never")
-    assert worker.ask("t", ONE)[0] == Answer.HAS_RUN
-
-
-def test_acknowledged_task_is_forgotten(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    held = worker.arrive("t0", ONE)
-    assert held
-    worker.put("t1", ONE)
-    steering.drop(API)
-    assert peek(redis).finished
-    (grant,) = worker.look(4).grants
-    assert not peek(redis).finished
-    worker.end(grant, "never")
-    worker.end(held)
-    assert nothing_left(redis)
-
-
 # -- identity locks ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def once(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "dddddddd", "q")
 
 
 def test_its_identity_lock_is_free(once: LockCaller, steering: Steering) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 from redis.exceptions import NoScriptError
 
 from celery_throttle.core.facts import Result
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import Delivery
 from celery_throttle.store.scripts import Script, execute
 from tests.store.caller import KEYS, Caller, Rows, ended, passed
 from tests.store.cost import commands
 from tests.store.peek import peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
 
 GATE = files("celery_throttle.store") / "lua" / "gate"
 NAMES = sorted(path.name.removesuffix(".lua") for path in GATE.iterdir() if path.name.endswith(".lua"))

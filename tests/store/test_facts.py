@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Grant
 from tests.store.caller import message_of
 from tests.store.facts_table import LockOutcome, comes_back, lock_outcome, second_goes_on
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import check, peek
+from tests.store.peek import Snapshot, check, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Grant
-    from tests.store.peek import Snapshot
 
 MAIL = Limit("mail", 9, rate="1/d", burst=2)
 PLAN = plan_of(remember=600.0)

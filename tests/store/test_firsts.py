@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.parked_tasks import read_firsts
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
@@ -16,22 +15,7 @@ from tests.store.terms_caller import TermsCaller, terms
 from tests.store.test_terms import in_turns
 from tests.store.test_views import API, READS, TENANT
 
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-
 MANY = [Limit(f"limit-{number}", 1) for number in range(40)]
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def other(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "cccccccc", "q2")
 
 
 def firsts(redis: Redis, *buckets: str) -> list[str | None]:
@@ -42,9 +26,9 @@ def of(tenant: str) -> Needs:
     return terms(TENANT).needs({"keys": {"tenant": tenant}})
 
 
-def test_first_task_of_each_line(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_first_task_of_each_line(worker: TermsCaller, stranger: TermsCaller, redis: Redis) -> None:
     for number in range(4):
-        (other, worker)[number % 2].put(f"api{number}", terms(API).same)
+        (stranger, worker)[number % 2].put(f"api{number}", terms(API).same)
     for tenant in "ab":
         for number in range(3):
             worker.arrive(f"{tenant}{number}", of(tenant))
@@ -70,10 +54,10 @@ def test_since_when_they_wait(worker: TermsCaller, redis: Redis) -> None:
     assert 60 - 0.01 < waits["older"] < 70
 
 
-def test_passed_over_task_still_waits_for_longest(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_passed_over_task_still_waits_for_longest(worker: TermsCaller, stranger: TermsCaller, redis: Redis) -> None:
     steering = Steering(redis)
     steering.say(API, "pause")
-    other.put("left behind", terms(API).same)
+    stranger.put("left behind", terms(API).same)
     worker.put("next", terms(API).same)
     steering.unsay(API, "pause")
     pass_over(redis, "api", "q2")
@@ -81,14 +65,14 @@ def test_passed_over_task_still_waits_for_longest(worker: TermsCaller, other: Te
     assert peek(redis).passed
     assert firsts(redis, "api") == ["left behind"]
     worker.look(1)
-    assert firsts(redis, "api", "limit-0") == ["left behind", None], "no other lane is there"
+    assert firsts(redis, "api", "limit-0") == ["left behind", None], "no stranger lane is there"
 
 
-def test_longest_wait_of_several_lanes_is_first(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_longest_wait_of_several_lanes_is_first(worker: TermsCaller, stranger: TermsCaller, redis: Redis) -> None:
     third = TermsCaller(redis, "bbbbbbbb", "q3")
     steering = Steering(redis)
     steering.say(API, "pause")
-    other.put("left behind", terms(API).same)
+    stranger.put("left behind", terms(API).same)
     third.put("longer", terms(API).same, age=60)
     worker.put("next", terms(API).same)
     steering.unsay(API, "pause")
@@ -119,7 +103,7 @@ def test_next_lane_in_turn_is_first(worker: TermsCaller, redis: Redis) -> None:
 
 
 def test_firsts_writes_nothing_and_costs_the_same_for_any_lines(
-    worker: TermsCaller, other: TermsCaller, redis: Redis
+    worker: TermsCaller, stranger: TermsCaller, redis: Redis
 ) -> None:
     call = Steering(redis).store.firsts([limit.name for limit in MANY])
     costs = []
@@ -128,7 +112,7 @@ def test_firsts_writes_nothing_and_costs_the_same_for_any_lines(
     for batch in range(2):
         for limit in MANY[:20]:
             for number in range(10):
-                (worker, other)[number % 2].put(f"{limit.name} {batch} {number}", terms(limit).same)
+                (worker, stranger)[number % 2].put(f"{limit.name} {batch} {number}", terms(limit).same)
         redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
         execute(redis, call)
         with commands(redis) as made:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from celery_throttle.core.limits import Limit
+from celery_throttle.embedded import EmbeddedServer
 from tests.store.caller import Caller, ended, started
 from tests.store.peek import expire, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.embedded import EmbeddedServer
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.facts import Result
@@ -18,14 +19,9 @@ from celery_throttle.store.history import History, by_limit, histories, last_hou
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import Run
 from celery_throttle.worker.store_side.tally import Tally
-from tests.store.caller import KEYS, needs_of
+from tests.store.caller import KEYS, Caller, needs_of
 from tests.store.counts import counts
 from tests.store.peek import expire
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.store.caller import Caller
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 NEEDS = needs_of(API).text

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.identity_locks import read_locks
+from celery_throttle.store.identity_locks import LockStatus, read_locks
 from celery_throttle.store.parcel import pack
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, end_lease, plan_of
 from tests.store.peek import lapse, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.store.identity_locks import LockStatus
 
 API = Limit("api", 1)
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "charge"}, properties={}, content_type="application/json"))

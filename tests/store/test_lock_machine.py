@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import strategies as st
@@ -16,21 +17,15 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from redis import Redis
 
+from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.identity_locks import TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
-from tests.store.peek import KEY, check, peek
+from tests.store.peek import KEY, Snapshot, check, peek
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from redis import Redis
-
-    from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
-    from tests.store.peek import Snapshot
 
 GPU = Limit("gpu", 1)
 IDENTITIES = ("same", "other")

@@ -5,25 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
-from celery_throttle.core.dedup import task_dedup
+from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict, task_dedup
 from celery_throttle.core.facts import Facts, Message
 from celery_throttle.core.limits import Limit
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
-from tests.store.lock_table import IMPOSSIBLE, TABLE, Event, Fate, Owner, State, Why, printed
+from tests.store.lock_table import IMPOSSIBLE, TABLE, Cell, Event, Fate, Owner, State, Why, printed
 from tests.store.peek import KEY, check, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
-    from tests.store.lock_table import Cell
 
 GPU = Limit("gpu", 1)
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import DeliveryChange
 from tests.store.caller import ENDS, LEASE, Caller, ended
 from tests.store.cost import commands
-from tests.store.peek import KEY, expire, let_come_due, peek
+from tests.store.peek import KEY, let_come_due, peek
 from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 
 def test_nothing_to_do_costs_a_few_commands(worker: Caller, redis: Redis) -> None:
@@ -60,15 +57,6 @@ def test_all_slots_are_filled(worker: Caller, one: Limit, two: Limit) -> None:
     assert not reply.more
 
 
-def test_expired_holders_make_room(worker: Caller, one: Limit, redis: Redis) -> None:
-    """No beat is needed: any look clears them."""
-    worker.take("t1", one)
-    worker.put("t2", one)
-    assert worker.look().grants == ()
-    expire(redis, "t1")
-    assert [grant.task for grant in worker.look().grants] == ["t2"]
-
-
 def test_task_behind_a_lease_looks_when_it_ends(worker: Caller, one: Limit, redis: Redis) -> None:
     """If its holder is gone, the permit is not idle until the next look on the clock."""
     worker.take("t1", one)
@@ -77,12 +65,6 @@ def test_task_behind_a_lease_looks_when_it_ends(worker: Caller, one: Limit, redi
     assert LEASE - 60 < worker.look().wait <= LEASE + 1
     redis.zadd(KEY["leases"], {"t1": peek(redis).now + 1000})
     assert 0 < worker.look().wait <= 1.1
-
-
-def test_tasks_of_other_queues_are_left_alone(worker: Caller, stranger: Caller, one: Limit) -> None:
-    stranger.put("t", one)
-    assert worker.look().grants == ()
-    assert [grant.task for grant in stranger.look().grants] == ["t"]
 
 
 def test_the_last_of_very_many_lines_is_served(worker: Caller, redis: Redis) -> None:

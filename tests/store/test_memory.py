@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended
 from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
 
 
 @pytest.fixture

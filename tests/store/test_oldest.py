@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
-import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.parked_tasks import read_firsts, read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
@@ -17,22 +17,7 @@ from tests.store.terms_caller import TermsCaller, terms
 from tests.store.test_terms import in_turns
 from tests.store.test_views import API, READS, TENANT
 
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-
 OTHER = Limit("tenant-2", 1)
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def other(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "cccccccc", "q2")
 
 
 def of(tenant: str) -> Needs:
@@ -81,30 +66,30 @@ def test_the_next_one_follows_when_it_starts_or_is_dropped(worker: TermsCaller, 
 
 
 def test_a_task_that_is_passed_over_still_waits_for_longest(
-    worker: TermsCaller, other: TermsCaller, redis: Redis
+    worker: TermsCaller, stranger: TermsCaller, redis: Redis
 ) -> None:
     steering = Steering(redis)
     steering.say(API, "pause")
-    other.put("left behind", terms(API).same)
+    stranger.put("left behind", terms(API).same)
     worker.put("next", terms(API).same)
     steering.unsay(API, "pause")
     pass_over(redis, "api", "q2")
     worker.look(0)
     assert peek(redis).passed
     assert oldest(redis, "api") == [("api", "left behind")]
-    other.look(1)
+    stranger.look(1)
     assert oldest(redis, "api") == [("api", "next")]
 
 
 def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
-    worker: TermsCaller, other: TermsCaller, redis: Redis
+    worker: TermsCaller, stranger: TermsCaller, redis: Redis
 ) -> None:
     needs = in_turns(Limit("fair", 1, fair_by="who"))
     run = worker.take("a", needs["a"])
     for number in range(5):
         worker.arrive(f"a{number}", needs["a"])
     worker.release(run, slots=1)
-    other.arrive("b", needs["b"])
+    stranger.arrive("b", needs["b"])
     (turn,) = read_firsts(execute(redis, Steering(redis).store.firsts(["fair"])))
     assert turn
     assert turn.task_id == "b"

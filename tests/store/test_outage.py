@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
+from celery_throttle.core.dedup import LockUntil
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
+from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
 from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.dedup import LockUntil
-    from tests.primitives.faults import StoreClock
 
 PLAN = plan_of()
 RENEWED = 1
@@ -190,34 +185,29 @@ def test_a_second_delivery_waits(worker: Caller, peer: Caller, one: Limit, redis
 # -- identity locks ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def payer(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "dddddddd", "q")
-
-
-def test_a_task_that_runs_keeps_its_lock(payer: LockCaller, redis: Redis) -> None:
+def test_a_task_that_runs_keeps_its_lock(once: LockCaller, redis: Redis) -> None:
     """However long it was: a payment must not be made again."""
-    runs = payer.start("first", payer.publish("first", PLAN))
+    runs = once.start("first", once.publish("first", PLAN))
     be_away(redis)
     end_lock(redis)
-    assert payer.claim("second", PLAN).answer == TAKEN
-    assert payer.reap() == []
-    assert payer.renew_once(runs) == RENEWED
-    assert payer.claim("third", PLAN).answer == TAKEN
+    assert once.claim("second", PLAN).answer == TAKEN
+    assert once.reap() == []
+    assert once.renew_once(runs) == RENEWED
+    assert once.claim("third", PLAN).answer == TAKEN
 
 
 @pytest.mark.parametrize("lock_until", ["finished", "started"])
-def test_a_lock_that_ends_soon_outlives_the_moment(payer: LockCaller, redis: Redis, lock_until: LockUntil) -> None:
-    payer.start("first", plan_of(lock_until=lock_until))
+def test_a_lock_that_ends_soon_outlives_the_moment(once: LockCaller, redis: Redis, lock_until: LockUntil) -> None:
+    once.start("first", plan_of(lock_until=lock_until))
     be_away(redis)
     redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
-    come_back(payer)
+    come_back(once)
     store = peek(redis)
     assert store.lock_ends() > store.leases["first"] > store.now
 
 
-def test_a_lock_of_one_that_was_never_delivered_ends(payer: LockCaller, redis: Redis) -> None:
-    payer.publish("first", PLAN)
+def test_a_lock_of_one_that_was_never_delivered_ends(once: LockCaller, redis: Redis) -> None:
+    once.publish("first", PLAN)
     be_away(redis)
     lapse(redis, "locks:same")
-    assert payer.claim("second", PLAN).answer != TAKEN
+    assert once.claim("second", PLAN).answer != TAKEN

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import ended, held_by, passed
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange_reply import Answer, Grant
+from tests.store.caller import Caller, ended, held_by, passed
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import check, expire, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange_reply import Grant
-    from tests.store.caller import Caller
 
 SUCCESS_AT_BROKER = Facts(True, Message.BROKER, Result.SUCCESS)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle.clients import _REAPED
 from celery_throttle.core.facts import Facts, Message, Result
@@ -20,23 +22,8 @@ from tests.store.peek import KEY, check, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
 #: The limit of commands in one script; a command takes the server some microseconds.
 MOST_COMMANDS = 500
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 class Longest:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
-from tests.store.caller import KEYS, message_of, started
+from celery_throttle.core.limits import Limit
+from tests.store.caller import KEYS, Caller, started
 from tests.store.peek import let_come_due, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from tests.store.caller import Caller
 
 
 def test_parked_tasks_wait_in_the_order_given(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -46,13 +40,6 @@ def test_a_free_permit_is_taken_in_the_same_call(worker: Caller, two: Limit, red
     reply = worker.exchange(2, parked=[worker.parcel(task, two) for task in ("t2", "t3")])
     assert [grant.task for grant in reply.grants] == ["t2"]
     assert peek(redis).waiting("gpu2") == ["t3"]
-
-
-def test_the_oldest_starts_not_the_one_just_parked(worker: Caller, peer: Caller, one: Limit) -> None:
-    held = worker.take("t1", one)
-    peer.put("t2", one)
-    worker.release(held)
-    assert [grant.task for grant in worker.put("t3", one, slots=1).grants] == ["t2"]
 
 
 def test_first_task_is_first_though_its_call_came_later(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -101,34 +88,6 @@ def test_a_clock_that_is_set_back_changes_no_order(worker: Caller, one: Limit, r
     for task in tasks:
         worker.put(task, one)
     assert peek(redis).waiting("gpu") == ["t1", *tasks]
-
-
-def test_a_second_delivery_keeps_the_place(worker: Caller, one: Limit, redis: Redis) -> None:
-    """The same message twice is one task in line."""
-    worker.take("t", one)
-    for task in ("t1", "t2", "t1"):
-        worker.put(task, one)
-    assert peek(redis).waiting("gpu") == ["t1", "t2"]
-
-
-def test_a_newer_attempt_takes_the_place_of_the_older(worker: Caller, one: Limit, redis: Redis) -> None:
-    """A retry while its first attempt waits: the newer message, the older place."""
-    worker.take("t", one)
-    for task in ("t1", "t2"):
-        worker.put(task, one)
-    worker.put("t1", one, attempt=1)
-    worker.put("t1", one, attempt=0)
-    store = peek(redis)
-    assert store.waiting("gpu") == ["t1", "t2"]
-    assert store.records["t1"].attempt == 1
-    assert store.messages["t1"] == message_of("t1", 1)
-
-
-def test_newer_attempt_waits_for_its_own_permits(worker: Caller, one: Limit, two: Limit) -> None:
-    """A retry with other arguments, while another delivery of its first attempt waits."""
-    worker.take("t", one)
-    worker.put("t1", one)
-    assert started(worker.put("t1", two, attempt=1, slots=1)) == ("t1",)
 
 
 def test_a_newer_attempt_has_a_deadline_of_its_own(worker: Caller, one: Limit, redis: Redis) -> None:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+
+from redis import Redis
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.exchange import Exchange
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
 from celery_throttle.store.scripts import execute
-from tests.store.caller import ended, message_of, passed, started
+from tests.store.caller import Caller, ended, message_of, passed, started
 from tests.store.peek import expire, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival, DeliveryChange
-    from tests.store.caller import Caller
 
 
 def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> DeliveryChange:
@@ -137,3 +132,13 @@ def test_renewal_of_a_past_holder_puts_nothing_back(worker: Caller, two: Limit, 
     worker.exchange(passed=[passing(held, to)])
     assert worker.renew(held, number=number) == [3]
     assert peek(redis).holders("gpu2") == ["t2"]
+
+
+def test_one_whose_permit_was_passed_on_ends_it_as_well(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    (first,) = worker.put("t", one, slots=1).grants
+    worker.look(0)
+    expire(redis, "t")
+    peer.look(0)
+    worker.exchange(passed=[passed("t", first.nonce, Result.SUCCESS, worker.arrival("next", one))])
+    store = peek(redis)
+    assert (store.records, store.seconds, store.messages, store.ran, store.used) == ({}, {}, {}, {}, {})

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange import Arrival
+from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, ended, started
+from tests.store.conftest import Hints
 from tests.store.peek import KEY, let_come_due, pass_over, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.exchange import Arrival
-    from tests.primitives.faults import StoreClock
-    from tests.store.conftest import Hints
 
 pytestmark = pytest.mark.usefixtures("clock")  # time stands still
 
@@ -55,22 +50,6 @@ def test_the_other_queue_gets_a_hint_and_a_moment(worker: Caller, held: Arrival,
     assert hints.ready() == ["q2"]
     assert 0 < worker.look(1).wait <= OFFER
     assert hints.take() == []
-
-
-def test_the_other_queue_takes_its_turn(worker: Caller, stranger: Caller, held: Arrival, redis: Redis) -> None:
-    """First come, first served, also between workers; taken offers leave nothing behind."""
-    worker.release(held, slots=1)
-    assert started(stranger.look(1)) == ("theirs",)
-    assert not peek(redis).offered
-
-
-def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival, clock: StoreClock) -> None:
-    """No worker takes the offer: after that moment, our own task starts."""
-    worker.release(held, slots=1)
-    assert not worker.look(1).grants
-    clock.move(int(OFFER * 1_000_000))
-    (grant,) = worker.look(1).grants
-    assert grant.task == "ours"
 
 
 def test_a_dead_queue_is_asked_again_once_a_minute(
@@ -118,19 +97,6 @@ def test_a_passed_over_queue_still_takes_its_turn_first(
     assert started(everywhere.look(1)) == ("theirs",)
 
 
-def test_task_of_a_passed_over_queue_overtakes_none_before_it(
-    worker: Caller, stranger: Caller, held: Arrival, one: Limit, redis: Redis
-) -> None:
-    """Its worker is there again: the older one runs in its slot."""
-    worker.release(held, slots=0)
-    pass_over(redis, "gpu", "q2")
-    (ours,) = worker.look(1).grants
-    worker.release(ours)
-    reply = stranger.exchange(asked=[stranger.arrival("newer", one)])
-    assert reply.asked == (Answer.MUST_PARK,)
-    assert started(reply) == ("theirs",)
-
-
 def test_one_that_is_passed_over_is_in_line_again_after_a_while(worker: Caller, held: Arrival, redis: Redis) -> None:
     """The next caller at the same limit then finds it before the newer task."""
     worker.release(held, slots=0)
@@ -153,36 +119,12 @@ def test_passed_over_task_is_in_line_again_without_free_permits(worker: Caller, 
     assert "passed" not in peek(redis).lanes[THEIRS]
 
 
-def test_a_withdrawn_task_takes_its_offer_along(worker: Caller, held: Arrival, redis: Redis) -> None:
-    worker.release(held, slots=1)
-    worker.withdraw("theirs")
-    assert peek(redis).lanes.keys() == {"1:gpu\0q"}
-    assert started(worker.look(1)) == ("ours",)
-
-
-def test_one_that_is_passed_over_can_be_withdrawn(worker: Caller, held: Arrival, redis: Redis) -> None:
-    worker.release(held, slots=0)
-    pass_over(redis, "gpu", "q2")
-    worker.look(0)
-    worker.withdraw("theirs")
-    assert not peek(redis).passed
-    assert started(worker.look(1)) == ("ours",)
-
-
 def test_an_offer_on_one_limit_does_not_hold_up_another(worker: Caller, held: Arrival, two: Limit) -> None:
     worker.put("elsewhere", two)
     worker.release(held)
     reply = worker.look(2)
     assert started(reply) == ("elsewhere",)
     assert reply.wait > 0
-
-
-def test_line_without_followers_is_not_offered(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
-    """A queue whose worker is away for a while is passed over only for the sake of a waiting task."""
-    held = worker.take("t1", one)
-    stranger.put("theirs", one)
-    worker.release(held)
-    assert not peek(redis).offered
 
 
 def test_a_lone_task_of_another_queue_is_a_line(worker: Caller, stranger: Caller, one: Limit) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import Delivery
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import ended, held_by, started
+from tests.store.caller import Caller, ended, held_by, started
 from tests.store.peek import KEY, lapse, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from tests.store.caller import Caller
 
 
 def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -> None:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
+from tests.primitives.faults import StoreClock
 from tests.store.caller import passed, started
 from tests.store.peek import KEY, peek
+from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.primitives.faults import StoreClock
-    from tests.store.steering import Steering
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 MAIL = Limit("mail", rate="1/d")
 
-
-@pytest.fixture
-def worker(redis: Redis, clock: StoreClock) -> TermsCaller:
-    """A worker of the queue ``q``, by a clock that stands still."""
-    assert clock.now
-    return TermsCaller(redis, "aaaaaaaa", "q")
+#: The time of the store stands still until a test moves it.
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def rates(*rates: str, burst: int = 1) -> str:

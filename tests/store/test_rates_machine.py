@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Reply
 from tests.primitives.faults import StoreClock
 from tests.store import caller
 from tests.store import steering as steer
@@ -23,12 +25,6 @@ from tests.store.caller import held_by
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Reply
 
 MS, SECOND = 1_000, 1_000_000
 LATE = 100 * MS

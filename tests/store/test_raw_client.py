@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller as RawClient
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.scripts import Call, Script
 from celery_throttle.store.servers.client import connection_factory
-from tests.store.caller import Rows
+from tests.store.caller import Caller, Rows
 from tests.store.cost import commands
 from tests.support.tls import TlsFront, make_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.store.caller import Caller
-
 
 _ECHO = "return ARGV[1]"
 ECHO = Script("echo", _ECHO, hashlib.sha1(_ECHO.encode()).hexdigest())

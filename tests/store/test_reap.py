@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from tests.store.caller import Caller, message_of
+from tests.store.caller import Caller
+from tests.store.conftest import Hints
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.store.conftest import Hints
 
 DAY = 86_400_000
 HOUR = 3_600_000
@@ -28,32 +24,6 @@ def test_a_permit_is_free_when_its_lease_is_over(redis: Redis, one: Limit) -> No
     worker.take("t", one)
     assert until(worker.reap, timeout=5) == [("t", "1:gpu")]
     assert peek(redis).used == {}
-
-
-def test_live_holders_stay(worker: Caller, two: Limit, redis: Redis) -> None:
-    for task in ("t1", "t2"):
-        worker.take(task, two)
-    expire(redis, "t1")
-    assert worker.reap() == [("t1", "1:gpu2")]
-    assert peek(redis).holders("gpu2") == ["t2"]
-
-
-def test_a_stored_task_goes_back_to_its_place(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It was acknowledged to the broker when it was parked: the broker would not deliver it again."""
-    peer.put("t1", one, slots=1)
-    worker.put("t2", one)
-    expire(redis, "t1")
-    worker.reap()
-    (grant,) = worker.look().grants
-    assert (grant.task, grant.deliveries, grant.message) == ("t1", 1, message_of("t1"))
-
-
-def test_a_task_that_the_broker_has_is_forgotten(worker: Caller, one: Limit, redis: Redis) -> None:
-    """It never was parked: with late acknowledgement the broker delivers it again."""
-    worker.take("t", one)
-    expire(redis, "t")
-    worker.reap()
-    assert not peek(redis).records
 
 
 def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import ended, message_of, started
-from tests.store.peek import expire, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.limits import Limit
-    from tests.store.caller import Caller
-    from tests.store.peek import Snapshot
+from tests.store.caller import Caller, ended, message_of, started
+from tests.store.peek import Snapshot, peek
 
 
 def content(store: Snapshot) -> object:
@@ -88,15 +83,6 @@ def test_error_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> No
     assert peek(redis).meta["errors"] == "3"
 
 
-def test_parked_task_that_has_run_is_not_parked_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """Other workers have run it in between; the reply only allows its acknowledgement."""
-    worker.put("t", one)
-    (grant,) = peer.look().grants
-    peer.release(grant)
-    assert worker.again().parked == (2,)
-    assert not peek(redis).records
-
-
 def test_another_number_is_another_call(worker: Caller, one: Limit) -> None:
     worker.take("t", one)
     assert worker.put("t1", one).parked == (2,)
@@ -110,56 +96,6 @@ def test_the_numbers_of_two_workers_are_their_own(worker: Caller, peer: Caller, 
     assert peek(redis).parked.keys() == {"t1", "t2"}
 
 
-def test_a_grant_that_was_reclaimed_since_is_not_granted_again(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
-    """The worker was away for a lease; another one runs the task by now."""
-    worker.put("t", one)
-    assert started(worker.look()) == ("t",)
-    expire(redis, "t")
-    (theirs,) = peer.look().grants
-    assert worker.again().grants == ()
-    assert peek(redis).records["t"].nonce == theirs.nonce
-
-
-def test_reclaimed_grant_that_waits_is_not_granted_again(worker: Caller, one: Limit, redis: Redis) -> None:
-    worker.put("t", one)
-    worker.look()
-    expire(redis, "t")
-    worker.reap()
-    assert worker.again().grants == ()
-    assert peek(redis).parked.keys() == {"t"}
-
-
-def test_a_permit_that_was_reclaimed_since_is_refused(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It was granted, the reply was lost, and so is the permit: the task has to be parked."""
-    worker.take("t", one)
-    expire(redis, "t")
-    peer.reap()
-    held = peer.take("t2", one)
-    assert worker.again().asked == (Answer.MUST_PARK,)
-    assert peek(redis).holders("gpu") == [held.task]
-
-
-def test_a_permit_that_another_delivery_has_since_is_refused(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
-    worker.take("t", one)
-    expire(redis, "t")
-    theirs = peer.take("t", one)
-    assert worker.again().asked == (Answer.MUST_PARK,)
-    assert peek(redis).records["t"].nonce == theirs.nonce
-
-
-def test_replay_returns_the_remaining_grants_again(worker: Caller, two: Limit, redis: Redis) -> None:
-    for task in ("t1", "t2"):
-        worker.put(task, two)
-    first = worker.look(2)
-    expire(redis, "t1")
-    worker.reap()
-    assert worker.again().grants == first.grants[1:]
-
-
 def test_call_of_a_worker_after_its_sign_off_does_nothing(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
@@ -169,22 +105,6 @@ def test_call_of_a_worker_after_its_sign_off_does_nothing(
     (grant,) = peer.look().grants
     peer.release(grant)
     worker.raw(worker.last, worker.number)
-    assert not peek(redis).records
-
-
-def test_newer_call_after_a_sign_off_takes_effect(worker: Caller, one: Limit, redis: Redis) -> None:
-    """A run ended while it stopped."""
-    held = worker.take("t", one)
-    worker.leave()
-    worker.release(held)
-    assert not peek(redis).records
-
-
-def test_sign_off_may_be_repeated(worker: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    worker.leave()
-    worker.leave()
-    worker.release(held)
     assert not peek(redis).records
 
 

@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange import Delivery as Kept
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ENDS, Caller, Heard, Rows, ended, held_by
-from tests.store.model import Model
-from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek
+from tests.store.model import Entry, Model
+from tests.store.peek import KEY, Record, Snapshot, check, expire, let_come_due, pass_over, peek
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from redis import Redis
-
-    from celery_throttle.store.exchange import Arrival, DeliveryChange
-    from tests.store.model import Entry
-    from tests.store.peek import Record, Snapshot
 
 # One is the beginning of the other: in the line, they must not run into each other.
 LIMITS = ("gpu", "gpu é", "gpu2")

@@ -6,35 +6,24 @@ import itertools
 import json
 import re
 import time
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import Answer
-from celery_throttle.store.scripts import execute
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Grant
+from tests.primitives.faults import StoreClock
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
-from tests.store.peek import KEY, expire, lapse, peek
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
+from tests.store.peek import KEY, lapse, peek
+from tests.store.terms_caller import TermsCaller, lines, terms, used
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Grant
-    from tests.primitives.faults import StoreClock
 
 SECOND = 1_000_000
 API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
 BOTH = terms(API, TENANT)
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
 
 
 def of(tenant: str) -> Needs:
@@ -43,19 +32,6 @@ def of(tenant: str) -> Needs:
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
-
-
-def test_each_key_has_its_own_permits_and_its_own_line(worker: TermsCaller, redis: Redis) -> None:
-    one = terms(Limit("tenant", 1, key="tenant"))
-    a, b = one.needs({"keys": {"tenant": "a"}}), one.needs({"keys": {"tenant": "b"}})
-    first = worker.arrive("a1", a)
-    assert first
-    assert not worker.arrive("a2", a)
-    assert worker.arrive("b1", b)
-    assert not worker.arrive("b2", b)
-    assert used(redis) == {"tenant/a": 1, "tenant/b": 1}
-    assert worker.end(first, slots=2) == ("a2",)
-    assert redis.hkeys(KEY["limits"]) == [b"tenant"], "declared once, not for each key"
 
 
 def test_a_key_may_be_the_name_of_another_limit(worker: TermsCaller) -> None:
@@ -68,37 +44,6 @@ def test_a_key_may_be_the_name_of_another_limit(worker: TermsCaller) -> None:
 
 
 # -- several -----------------------------------------------------------------------------------------------------------
-
-
-def test_all_or_nothing(worker: TermsCaller, redis: Redis) -> None:
-    for number in (1, 2):
-        assert worker.arrive(f"a{number}", of("a"))
-    assert not worker.arrive("a3", of("a"))
-    assert used(redis) == {"api": 2, "tenant/a": 2}, "a waiting task holds nothing"
-    assert lines(redis) == {"tenant/a": ["a3"]}
-
-
-def test_flooding_tenant_blocks_no_other_on_the_shared_limit(worker: TermsCaller, redis: Redis) -> None:
-    for number in range(20):
-        worker.arrive(f"a{number}", of("a"))
-    assert worker.arrive("b1", of("b"))
-    assert used(redis) == {"api": 3, "tenant/a": 2, "tenant/b": 1}
-
-
-def test_crowd_on_the_shared_limit_makes_way(worker: TermsCaller, redis: Redis) -> None:
-    """The shared limit was full when they came, their own was not."""
-    others = [worker.arrive(f"c{number}", terms(API).same) for number in range(3)]
-    for number in range(20):
-        worker.arrive(f"a{number}", of("a"))
-    worker.arrive("b1", of("b"))
-    assert len(peek(redis).parked) == 21
-    ran: list[str] = []
-    for other in others:
-        assert other
-        ran += worker.end(other, slots=9)
-    assert ran == ["a0", "a1", "b1"]
-    assert used(redis) == {"api": 3, "tenant/a": 2, "tenant/b": 1}
-    assert lines(redis) == {"tenant/a": [f"a{number}" for number in range(2, 20)]}, "in their order"
 
 
 def test_a_line_does_not_go_to_a_full_limit_as_a_whole(worker: TermsCaller, redis: Redis) -> None:
@@ -185,53 +130,7 @@ def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: 
     assert peek(redis).records["elder"].verdict == "follow"
 
 
-def test_holder_back_after_a_flush_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
-    permit = worker.arrive("a1", of("a"))
-    assert permit
-    redis.flushall()
-    worker.declare(API, TENANT)
-    assert worker.renew(permit) == [2]
-    assert used(redis) == {"api": 1, "tenant/a": 1}
-    execute(redis, worker.store.declare("", worker.declared.items()))
-    worker.end(permit)
-    assert nothing_left(redis)
-
-
-def test_a_lost_worker_frees_every_limit(redis: Redis) -> None:
-    brief, worker = TermsCaller(redis, "bbbbbbbb", "q"), TermsCaller(redis, "aaaaaaaa", "q")
-    for number in (1, 2):
-        brief.arrive(f"a{number}", of("a"))
-    worker.arrive("a3", of("a"))
-    redis.zadd(KEY["leases"], {"a1": 1})
-    assert started(worker.look(1)) == ("a3",)
-    assert used(redis) == {"api": 2, "tenant/a": 2}
-
-
 # -- costs -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_cost_takes_that_many_permits(worker: TermsCaller, redis: Redis) -> None:
-    gpu = Limit("gpu", 4)
-    big, small = terms(gpu, cost=3).same, terms(gpu).same
-    held = worker.arrive("big", big)
-    assert held
-    assert worker.arrive("s1", small)
-    assert not worker.arrive("s2", small)
-    assert used(redis) == {"gpu": 4}
-    assert worker.end(held, slots=5) == ("s2",)
-    assert used(redis) == {"gpu": 2}
-
-
-def test_one_that_needs_many_is_not_overtaken(worker: TermsCaller) -> None:
-    gpu = Limit("gpu", 4)
-    small = [worker.arrive(f"s{number}", terms(gpu).same) for number in range(4)]
-    worker.arrive("big", terms(gpu, cost=4).same)
-    worker.arrive("s9", terms(gpu).same)
-    for held in small[:3]:
-        assert held
-        assert worker.end(held, slots=5) == ()
-    assert small[3]
-    assert worker.end(small[3], slots=5) == ("big",)
 
 
 def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> None:
@@ -253,19 +152,6 @@ def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> 
     assert used(redis) == {"gpu": 4}
 
 
-def test_one_that_changes_lines_in_a_look_is_not_overtaken_there(worker: TermsCaller, redis: Redis) -> None:
-    left, right = Limit("left", 2), Limit("right", 3)
-    for limit, count in ((left, 2), (right, 3)):
-        for number in range(count):
-            worker.arrive(f"{limit.name}{number}", terms(limit).same)
-    worker.put("big", terms(left, right, cost=2).same)
-    worker.put("small", terms(right).same)
-    assert lines(redis) == {"left": ["big"], "right": ["small"]}
-    expire(redis, "left0", "left1", "right0")
-    assert started(worker.look(5)) == ()
-    assert lines(redis) == {"right": ["big", "small"]}
-
-
 def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redis: Redis) -> None:
     """The limit was lowered since, or the cost is found out for each call."""
     gpu = Limit("gpu", 2)
@@ -277,39 +163,6 @@ def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redi
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
-
-
-def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
-    mail = terms(Limit("mail", rate="20/s", burst=2)).same
-    assert [bool(worker.arrive(f"m{number}", mail)) for number in range(4)] == [True, True, False, False]
-    reply = worker.look(9)
-    assert not reply.grants
-    assert 0.05 <= reply.wait < 0.06, "it returns the time of the next start"
-    for task in ("m2", "m3"):
-        clock.move(49_000)
-        assert not worker.look(9).grants
-        clock.move(1_000)
-        assert started(worker.look(9)) == (task,)
-    assert used(redis) == {"mail": 4}
-
-
-def test_a_rate_counts_starts_and_nothing_else(worker: TermsCaller, redis: Redis) -> None:
-    """One that is refused, withdrawn or comes back has no start."""
-    mail = terms(Limit("mail", 1, rate="1/d", burst=3)).same
-    first = worker.arrive("m1", mail)
-    assert first
-    assert not worker.arrive("m2", mail)
-    worker.withdraw("m2")
-    assert worker.renew(first) == [1]
-    worker.end(first)
-    second = worker.arrive("m3", mail)
-    assert second
-    worker.end(second)
-    third = worker.arrive("m4", mail)
-    assert third
-    worker.end(third)
-    assert not worker.arrive("m5", mail)
-    assert "mail" in peek(redis).hashes["rates"]
 
 
 def test_booking_ends_by_itself(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
@@ -332,52 +185,6 @@ def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller, clock: Store
     assert started(worker.look(9)) == ("a2",)
     assert not worker.arrive("a3", a)
     assert worker.look(9).wait > 10, "the day's rate is used up"
-
-
-def test_a_cost_is_that_many_starts(worker: TermsCaller) -> None:
-    mail = Limit("mail", rate="1/d", burst=5)
-    assert worker.arrive("m1", terms(mail, cost=4).same)
-    assert not worker.arrive("m2", terms(mail, cost=2).same)
-
-
-def test_a_rate_beside_a_limit_waits_for_both(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
-    mail = terms(Limit("tenant", 1, key="who"), Limit("mail", rate="20/s"))
-    a, b = mail.needs({"keys": {"tenant": "a"}}), mail.needs({"keys": {"tenant": "b"}})
-    assert worker.arrive("a1", a)
-    assert not worker.arrive("b1", b)
-    assert not worker.arrive("a2", a)
-    assert lines(redis) == {"mail": ["b1"], "tenant/a": ["a2"]}
-    clock.move(50_000)
-    assert started(worker.look(9)) == ("b1",)
-
-
-def test_a_start_that_was_not_made_is_free_again(worker: TermsCaller) -> None:
-    """Revoked or expired when its turn came, or handed back by a worker that stops."""
-    mail = terms(Limit("mail", rate="1/d", burst=2)).same
-    first = worker.arrive("m1", mail)
-    assert first
-    for number, outcome in enumerate(("never", "return", "never")):
-        held = worker.arrive(f"n{number}", mail)
-        assert held, "the start of the one before was not made"
-        worker.end(held, outcome)
-    second = worker.arrive("m2", mail)
-    assert second
-    assert not worker.arrive("m3", mail)
-    # Later starts have relied on it.
-    worker.end(first, "never")
-    assert not worker.look(9).grants
-    worker.end(second, "done")
-    assert not worker.look(9).grants, "it was made"
-
-
-def test_a_start_that_was_not_made_counts_on_no_limit(worker: TermsCaller, redis: Redis) -> None:
-    mail = terms(Limit("who", 1, key="who"), Limit("mail", rate="1/d"), Limit("hour", rate="1/h"))
-    needs = mail.needs({"keys": {"who": "a"}})
-    held = worker.arrive("m1", needs)
-    assert held
-    worker.end(held, "never")
-    assert nothing_left(redis)
-    assert worker.arrive("m2", needs)
 
 
 @pytest.mark.parametrize(("rate", "burst", "cost"), [("100/s", 1, 1), ("200/s", 5, 1), ("300/s", 4, 2)])
@@ -503,19 +310,6 @@ def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
 
 
-def test_task_past_its_deadline_gets_that_outcome(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
-    gpu = Limit("gpu", 1)
-    held = worker.arrive("g1", terms(gpu).same)
-    worker.arrive("g2", terms(gpu, start_deadline=0.05).same)
-    worker.arrive("g3", terms(gpu).same)
-    assert held
-    assert not worker.look(1).grants
-    clock.move(51_000)
-    assert [(grant.task, grant.expired) for grant in worker.look(1).grants] == [("g2", True)]
-    assert used(redis) == {"gpu": 1}
-    assert worker.end(held, slots=1) == ("g3",)
-
-
 def test_tasks_past_their_deadline_do_not_start(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     """However many there are, and however little of them a call clears."""
     gpu = Limit("gpu", 1)
@@ -537,15 +331,6 @@ def test_tasks_past_their_deadline_do_not_start(worker: TermsCaller, redis: Redi
     assert used(redis) == {"gpu": 1}
 
 
-def test_parking_with_a_deadline_returns_a_time_to_look(worker: TermsCaller, clock: StoreClock) -> None:
-    gpu = Limit("gpu", 1)
-    assert worker.arrive("g1", terms(gpu).same)
-    wait = worker.put("g2", terms(gpu, start_deadline=0.5).same).wait
-    clock.move(int(wait * SECOND))
-    assert [(grant.task, grant.expired) for grant in worker.look(1).grants] == [("g2", True)]
-    assert 0.5 <= wait < 0.6
-
-
 def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redis) -> None:
     """The clock was an hour ahead until now: a parked task still comes nearer to its start."""
     pace = terms(Limit("pace", rate="20/s")).same
@@ -561,16 +346,6 @@ def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redi
     until(lambda: started(worker.look(1)) == ("p2",))
 
 
-def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, redis: Redis) -> None:
-    gpu = Limit("gpu", 1)
-    held = worker.arrive("g1", terms(gpu).same)
-    assert held
-    worker.arrive("g2", terms(gpu, start_deadline=600.0).same)
-    assert worker.end(held, slots=1) == ("g2",)
-    assert not peek(redis).due("task")
-    assert not worker.look(1).grants
-
-
 def test_returned_unstarted_task_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
     """Its worker stopped right when it was to start there."""
     gpu = Limit("gpu", 1)
@@ -584,15 +359,6 @@ def test_returned_unstarted_task_may_wait_for_no_longer(worker: TermsCaller, red
     assert not peek(redis).due("task"), "it had begun in time"
 
 
-def test_no_more_are_parked_than_may_wait(worker: TermsCaller, redis: Redis) -> None:
-    gpu = terms(Limit("gpu", 1, max_parked=2)).same
-    worker.arrive("g1", gpu)
-    worker.arrive("g2", gpu)
-    worker.arrive("g3", gpu)
-    assert worker.put("g4", gpu).parked == (Answer.CROWDED,)
-    assert lines(redis) == {"gpu": ["g2", "g3"]}
-
-
 def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> None:
     gpu = terms(Limit("gpu", 1, max_parked=1)).same
     worker.arrive("g1", gpu)
@@ -602,16 +368,6 @@ def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> 
     TermsCaller(redis, "bbbbbbbb", "q").withdraw("g2")
     assert worker.again().parked == (Answer.PARKED, Answer.CROWDED)
     assert lines(redis) == {}
-
-
-def test_of_several_limits_the_most_crowded_one_refuses(worker: TermsCaller, redis: Redis) -> None:
-    """The task counts in all lines, so the choice of the line does not matter."""
-    both = terms(Limit("api", 1), Limit("gpu", 9, max_parked=1)).same
-    worker.arrive("b1", both)
-    worker.arrive("b2", both)
-    assert worker.put("b3", both).parked == (Answer.CROWDED,)
-    assert not worker.arrive("a1", terms(Limit("api", 1)).same)
-    assert lines(redis) == {"api": ["b2", "a1"]}
 
 
 def test_order_of_turns_lasts_as_long_as_a_task_waits(worker: TermsCaller, redis: Redis) -> None:
@@ -652,79 +408,6 @@ def test_finished_turns_go_also_under_constant_waiting(worker: TermsCaller, redi
 
 
 # -- sent back by the outside ------------------------------------------------------------------------------------------
-
-
-def test_returned_task_is_first_again_when_its_limit_goes_on(
-    worker: TermsCaller, redis: Redis, clock: StoreClock
-) -> None:
-    api = terms(Limit("api", 1)).same
-    held = worker.arrive("a", api)
-    worker.arrive("b", api)
-    assert held
-    reply = worker.send_back(held, 0.1)
-    assert not reply.grants
-    assert 0 < reply.wait <= 0.11
-    assert used(redis) == {}
-    assert lines(redis) == {"api": ["a", "b"]}
-    assert not worker.arrive("c", api)
-    clock.move(int(reply.wait * SECOND))
-    (grant,) = worker.look(1).grants
-    assert (grant.task, grant.message) == ("a", b"again")
-
-
-def test_those_sent_back_go_before_all_others(worker: TermsCaller, redis: Redis) -> None:
-    api = terms(Limit("api", 2)).same
-    both = [worker.arrive(task, api) for task in ("a", "b")]
-    for held in both:
-        assert held
-        worker.send_back(held, 600)
-    worker.arrive("c", api)
-    assert lines(redis) == {"api": ["a", "b", "c"]}
-
-
-def test_only_the_limit_that_it_is_about_is_held(worker: TermsCaller) -> None:
-    held = worker.arrive("a1", of("a"))
-    assert held
-    worker.send_back(held, 600, "1:tenant\x1fa")
-    assert not worker.arrive("a2", of("a"))
-    assert worker.arrive("b1", of("b"))
-
-
-def test_one_whose_lease_was_lost_is_not_put_in_twice(worker: TermsCaller, redis: Redis) -> None:
-    api = terms(Limit("api", 1)).same
-    held = worker.arrive("a", api)
-    assert held
-    redis.zadd(KEY["leases"], {"a": 1})
-    worker.put("a", api)
-    assert started(worker.look(1)) == ("a",)
-    worker.send_back(held, 600)
-    assert used(redis) == {"api": 1}
-    assert lines(redis) == {}
-
-
-def test_task_unknown_to_an_emptied_store_is_kept(worker: TermsCaller, redis: Redis) -> None:
-    held = worker.arrive("a1", of("a"))
-    assert held
-    redis.flushall()
-    worker.declare(API, TENANT)
-    worker.send_back(held, 0)
-    assert started(worker.look(1)) == ("a1",)
-    assert used(redis) == {"api": 1, "tenant/a": 1}
-
-
-def test_a_pause_that_ended_leaves_nothing_behind(worker: TermsCaller, redis: Redis) -> None:
-    """This holds for a key that no task uses any more, too."""
-    held = worker.arrive("a1", of("a"))
-    assert held
-    worker.send_back(held, 0.05, "1:tenant\x1fa")
-    worker.withdraw("a1")
-    assert "tenant\x1fa" in peek(redis).hashes["overrides"]
-
-    def cleared() -> bool:
-        worker.reap()
-        return not peek(redis).hashes["overrides"]
-
-    until(cleared)
 
 
 def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:

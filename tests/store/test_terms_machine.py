@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Reply
 from tests.store.caller import ENDS, ended, held_by
 from tests.store.conftest import Hints
-from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek, startable
+from tests.store.peek import KEY, Record, Snapshot, check, expire, let_come_due, pass_over, peek, startable
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.machines import run_machine
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-    from celery_throttle.store.exchange import Arrival
-    from celery_throttle.store.exchange_reply import Reply
-    from tests.store.peek import Record, Snapshot
 
 T = TypeVar("T")
 QUEUES = ("x", "y")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.lock_caller import REPLACE, SKIP, LockCaller, plan_of, told
 from tests.store.peek import expire, peek
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 #: The store has an outcome for a task whose message the broker had delivered before.
 TOLD_AGAIN = Facts(began=False, message=Message.BROKER, result=Result.FAILURE)

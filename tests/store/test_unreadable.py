@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
@@ -13,16 +14,11 @@ from celery_throttle.store.exchange import Exchange
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.parked_tasks import read_oldest
 from celery_throttle.store.scripts import execute
-from tests.store.caller import started
+from tests.store.caller import Caller, started
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, check, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.store.caller import Caller
 
 GARBAGE = [b"", b"garbage", b"[", b"[]", b"{}", b"null", b'"x"', b"\xff", b"-1", b"nan", b"1e999", b"[" * 1100]
 #: Values that look like nothing to Lua.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.message import Message
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.holders import Holder, read_holders
 from celery_throttle.store.limit_status import RateStatus, read_statuses
 from celery_throttle.store.needs import Need
@@ -24,11 +26,6 @@ from tests.store.peek import KEY, expire, let_come_due, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
-
 #: The commands that a script may use that writes nothing.
 READS = {
     *("evalsha", "eval", "time", "hget", "hmget", "hexists", "hstrlen", "hscan", "zrange", "zscore", "zcard", "exists"),
@@ -37,21 +34,6 @@ READS = {
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 ONE, BOTH = terms(API).same, terms(API, TENANT)
 NOBODY_CONSUMES = "no worker with a free slot consumes"
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
-def other(redis: Redis) -> TermsCaller:
-    return TermsCaller(redis, "cccccccc", "q2")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 def of(tenant: str) -> Needs:
@@ -177,10 +159,10 @@ def test_holders(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     assert {each.worker for each in found.values()} == {"aaaaaaaa"}
 
 
-def test_waiting_tasks_have_their_place(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+def test_waiting_tasks_have_their_place(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
     steering.say(API, "pause")
     for number in range(4):
-        (worker, other)[number % 2].put(f"t{number}", ONE)
+        (worker, stranger)[number % 2].put(f"t{number}", ONE)
     found = steering.parked("api")
     assert [(each.task_id, each.place, each.queue) for each in found] == [
         ("t0", 1, "q"), ("t1", 2, "q2"), ("t2", 3, "q"), ("t3", 4, "q2"),
@@ -265,7 +247,7 @@ def test_waiting_tasks_of_a_lock(redis: Redis, steering: Steering) -> None:
 # -- why ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_full(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+def test_the_limit_is_full(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
     fill(worker, ONE, 4)
     why = steering.explain("t3")
     assert (why.state, why.limit, why.place, why.queue) == ("parked", "api", 2, "q")
@@ -274,7 +256,7 @@ def test_the_limit_is_full(worker: TermsCaller, other: TermsCaller, steering: St
         "1 task is before it in the line of api, of queue 'q'.",
     )
     assert why.limits == (steering.stands(API),)
-    other.put("later", ONE)
+    stranger.put("later", ONE)
     assert steering.explain("later").place == 3
     held = steering.explain("t0")
     assert held.state == "held"
@@ -336,9 +318,9 @@ def test_a_cost_is_why(worker: TermsCaller, steering: Steering) -> None:
     assert steering.explain("big").reasons[0] == "Limit gpu is full: 1 of 4 permits are held, and it needs 4."
 
 
-def test_queue_without_consumer(worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_queue_without_consumer(worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis) -> None:
     steering.say(API, "pause")
-    other.put("left behind", ONE)
+    stranger.put("left behind", ONE)
     worker.put("next", ONE)
     steering.unsay(API, "pause")
     pass_over(redis, "api", "q2")
@@ -391,9 +373,9 @@ def test_a_lost_worker_is_why(worker: TermsCaller, steering: Steering, redis: Re
     assert "so its worker is lost" in steering.explain("t0").reasons[1]
 
 
-def test_a_second_delivery(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+def test_a_second_delivery(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
     fill(worker, ONE, 1)
-    other.put("t0", ONE, attempt=1)
+    stranger.put("t0", ONE, attempt=1)
     assert steering.explain("t0").reasons[-1] == "Another delivery of the same task id waits for this one to end."
 
 
@@ -414,7 +396,7 @@ def test_of_others_nothing_is_known(steering: Steering) -> None:
 
 
 def test_reading_writes_nothing_and_costs_the_same_for_any_line(
-    worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     steering.say("tenant\x1fa", "override", 1)
     fill(worker, of("a"), 2)
@@ -428,7 +410,7 @@ def test_reading_writes_nothing_and_costs_the_same_for_any_line(
         execute(redis, call)
     for batch in range(2):
         for number in range(100):
-            (worker, other)[number % 2].put(f"more{batch} {number}", of("a"))
+            (worker, stranger)[number % 2].put(f"more{batch} {number}", of("a"))
         redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
         with commands(redis) as made:
             for call in calls:
@@ -454,13 +436,13 @@ def test_limit_without_keys_and_overrides_takes_five_commands(
 
 
 def test_further_back_in_a_line_that_no_worker_serves(
-    worker: TermsCaller, other: TermsCaller, steering: Steering
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering
 ) -> None:
     """The same as of the first."""
     held = worker.arrive("held", terms(Limit("one", 1)).same)
     assert held is not None
     for task in ("first", "second"):
-        other.put(task, terms(Limit("one", 1)).same)
+        stranger.put(task, terms(Limit("one", 1)).same)
     worker.end(held)
     before, slot = steering.explain("second").reasons
     assert before == "1 task is before it in the line of one, of queue 'q2'."

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ThrottleError
 from tests.support.ports import free_port
 from tests.support.sentinels import wait_replicated
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
 
 PRIMARIES = 3
 SLOTS = 16384

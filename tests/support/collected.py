@@ -6,12 +6,9 @@ Their backend must still be there: each result cancels its subscription on its w
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 __all__ = ["pytest_runtest_protocol", "pytest_runtest_teardown"]
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from redis import Redis
 
 from celery_throttle import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.core.policy import Needs
 
 __all__ = ["HOUR", "LIMITS", "Incident", "incident"]
 

@@ -7,18 +7,17 @@ appending, so lines of several processes do not mix. Times are CLOCK_MONOTONIC, 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 VARIABLE = "TEST_JOURNAL"
 
@@ -92,6 +91,15 @@ class Journal:
         finally:
             self.write("stop", run=run, outcome=outcome)
 
+    def is_let_go(self, label: str) -> bool:
+        return any(self.path.with_name(f"{self.path.name}.{each}").exists() for each in (label, "*"))
+
+    def wait_let_go(self, label: str, most: float = math.inf) -> None:
+        """Wait until the test lets this label go, or for so many seconds; the test ends its workers in all cases."""
+        deadline = time.monotonic() + most
+        while not self.is_let_go(label) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
     # -- read by the test ---------------------------------------------------------------------------------------------
 
     def killed(self, pids: Iterable[int]) -> None:
@@ -99,9 +107,12 @@ class Journal:
         self.write("killed", pids=list(pids))
 
     def let_go(self, *labels: str) -> None:
-        """End the tasks that hold under these labels, or let them raise `RateLimited` no more."""
+        """End the tasks that hold under these labels, also later ones; or let them raise `RateLimited` no more."""
         for label in labels:
             self.path.with_name(f"{self.path.name}.{label}").touch()
+
+    def let_all_go(self) -> None:
+        self.let_go("*")
 
     def events(self) -> list[dict[str, Any]]:
         if not self.path.exists():
@@ -144,6 +155,11 @@ class Journal:
         self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
     ) -> list[Run]:
         return self._wait(lambda: self.running(label, task=task), count, timeout)
+
+    def wait_begun(self, result: Any, timeout: float = 20.0) -> Any:
+        """Wait until this task runs; return its result."""
+        self._wait(lambda: [run for run in self.running() if run.task_id == result.id], 1, timeout)
+        return result
 
     def wait_started(
         self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0

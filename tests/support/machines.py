@@ -6,13 +6,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
-
-if TYPE_CHECKING:
-    from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 __all__ = ["on_any_machine", "run_machine"]
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.relay import Relay
 from tests.support.sentinels import wait_replicated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
 
 __all__ = ["Pair", "pair"]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import socket
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.workers import Worker
+from tests.support.workers import Worker
 
 __all__ = ["name_of", "steer", "tell", "throttle_in", "wait_heard"]
 

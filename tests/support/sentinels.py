@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from celery_throttle.embedded import bound_to_parent
+from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from tests.support.ports import free_port
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from celery_throttle.embedded import EmbeddedServer
 
 NAME = "mymaster"
 

@@ -7,17 +7,14 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from tests.support.nursery import Nursery
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.support.nursery import Nursery
 
 __all__ = ["CELERY", "Ended", "Shell"]
 

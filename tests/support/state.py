@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.explain import Explanation
+from celery_throttle.store.parked_tasks import Parked
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.parked_tasks import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
 IDS_KEPT = 0
@@ -39,6 +36,14 @@ class State:
     def __init__(self, url: Callable[[], str], **settings: str) -> None:
         self._url, self._settings = url, settings
         self._throttles: dict[str, ThrottleControl] = {}
+
+    @classmethod
+    def at(cls, client: Redis, prefix: str = "throttle") -> State:
+        """Return the state of the store of a client; the prefix may have a group: ``throttle:eu``."""
+        name, _, group = prefix.partition(":")
+        where = client.connection_pool.connection_kwargs
+        url = f"redis://{where.get('host', '127.0.0.1')}:{where['port']}/{where.get('db', 0)}"
+        return cls(lambda: url, throttle_prefix=name, throttle_group=group)
 
     @property
     def throttle(self) -> ThrottleControl:
@@ -64,6 +69,11 @@ class State:
         return [each.task_id for each in self.lines]
 
     @property
+    def count(self) -> int:
+        """How many tasks are parked."""
+        return len(self.lines)
+
+    @property
     def holders(self) -> set[str]:
         """Ids of the tasks that hold a permit or an identity lock."""
         return {each.task_id for each in self.throttle.holders(most=_MOST)}
@@ -78,6 +88,13 @@ class State:
         """Seconds until this task's permit can be taken over, negative if it can; 0 if it holds none."""
         holders = self.throttle.holders(most=_MOST)
         return next((each.lease_left for each in holders if each.task_id == task_id), 0.0)
+
+    def lease_end(self, task_id: str) -> float:
+        """When the lease of this task ends, in seconds of the store's clock; 0 if it has none."""
+        left = self.lease_left(task_id)
+        with self.client() as client:
+            now: Any = client.time()
+        return float(now[0] + now[1] / 1e6 + left) if left else 0.0
 
     def limit(self, name: str, **key: Any) -> LimitControl:
         """Return the control of a limit, once a worker has declared it; that may be a moment after it is ready."""
@@ -108,9 +125,22 @@ class State:
             return sum(1 for key in _keys(client) for _ in _content(client, key))
 
     def wait_parked(self, *results: Any, timeout: float = 30.0) -> None:
-        """Wait until these tasks are parked."""
-        wanted = {result.id for result in results}
-        until(lambda: wanted <= set(self.parked), timeout=timeout, describe=self.describe)
+        """Wait until these tasks are parked, or until so many are and no more: ``wait_parked(3)``."""
+
+        def are_parked() -> bool:
+            parked = self.parked
+            if results and isinstance(results[0], int):
+                return len(parked) == results[0]
+            return {result.id for result in results} <= set(parked)
+
+        until(are_parked, timeout=timeout, describe=self.describe)
+
+    def is_empty(self) -> bool:
+        """Return whether there are no holders and no parked tasks."""
+        return not (self.holders or self.parked or self.used)
+
+    def wait_empty(self, timeout: float = 15.0) -> None:
+        until(self.is_empty, timeout=timeout, describe=self.describe)
 
     def wait_held(self, *results: Any, timeout: float = 30.0) -> None:
         """Wait until these tasks, and no others, hold their permits."""
@@ -120,7 +150,7 @@ class State:
     def wait_clean(self, timeout: float = 30.0) -> None:
         """Wait until there are no holders and no parked tasks, and no task has left a trace."""
         until(
-            lambda: not self.holders and not self.parked and not self.used and len(self.ids()) <= IDS_KEPT,
+            lambda: self.is_empty() and len(self.ids()) <= IDS_KEPT,
             timeout=timeout,
             describe=self.describe,
         )

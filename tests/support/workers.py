@@ -9,22 +9,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from kombu import pools
 
 from celery_throttle.embedded import bound_to_parent
 from tests.support.journal import VARIABLE as JOURNAL
+from tests.support.journal import Journal
+from tests.support.nursery import Forked, Nursery
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
-
-    from tests.support.journal import Journal
-    from tests.support.nursery import Forked, Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 BASIC = "tests.support.apps.basic"
@@ -214,6 +211,11 @@ class Workers:
         """Start several alike at once; ``how`` as for ``start()``."""
         workers = [self.start(app, **how, wait=False) for _ in range(count)]
         return [worker.wait_ready() for worker in workers]
+
+    def start_app(self, app: str = BASIC, *, count: int = 1, **how: Any) -> Any:
+        """Start workers, and return their app as `app` does."""
+        self.start_many(count, app, **how)
+        return self.app(app)
 
     def wait_discarded(self, *results: Any, timeout: float = 10.0) -> None:
         """Wait until these are reported not to run: revoked, or expired.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -14,25 +16,18 @@ from redis.exceptions import ResponseError
 
 from celery_throttle import ConfigurationError, Limit
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
 from celery_throttle.store.servers.primary import elsewhere
-from tests.support.clusters import PRIMARIES, ask, node_id, slot_of
+from tests.support.clusters import PRIMARIES, Cluster, ask, node_id, slot_of
+from tests.support.journal import Journal
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import BASIC, ROOT
+from tests.support.workers import BASIC, ROOT, Workers
 from tests.topologies.tools import ONCE, check_once
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.clusters import Cluster
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 #: Their slots are on the first, the second and the third primary.
 PREFIXES = ("b", "c", "a")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
-from tests.support.clusters import PRIMARIES, ask, slot_of
-
-if TYPE_CHECKING:
-    from tests.support.clusters import Cluster
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.clusters import PRIMARIES, Cluster, ask, slot_of
+from tests.support.journal import Journal
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -34,8 +30,7 @@ def scattered(first: int = 0) -> str:
 def test_each_group_is_on_its_own_node(cluster: Cluster, workers: Workers, journal: Journal) -> None:
     prefix = scattered()
     workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
-    workers.start_many(2, GROUPS, concurrency=8)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, count=2, concurrency=8)
     labels = [f"{task}{number}" for task in TASKS for number in range(4)]
     for label in labels:
         getattr(app, label[:-1]).delay(label)

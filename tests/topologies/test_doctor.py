@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_throttle import Limit, StoreUnavailable, Throttled
 from celery_throttle.control.report import Diagnosis, diagnose
-
-if TYPE_CHECKING:
-    from tests.support.clusters import Cluster
-    from tests.support.sentinels import Watched
+from tests.support.clusters import Cluster
+from tests.support.sentinels import Watched
 
 
 def told(url: str, **conf: Any) -> Diagnosis:

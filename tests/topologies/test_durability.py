@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, unacknowledged
 from tests.support import sentinels
-from tests.support.pairs import pair
+from tests.support.journal import Journal
+from tests.support.pairs import Pair, pair
+from tests.support.sentinels import Watched
 from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.topologies.tools import skip_without_waitaof
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.pairs import Pair
-    from tests.support.sentinels import Watched
-    from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 
@@ -43,11 +39,6 @@ def two(workers: Workers) -> Iterator[Pair]:
     with pair(new_server) as running:
         workers.conf |= {**REPLICAS, "throttle_url": running.url}
         yield running
-
-
-@pytest.fixture
-def doors(journal: Journal) -> Doors:
-    return Doors(journal)
 
 
 def hold_the_permit(app: Any, journal: Journal, name: str) -> str:
@@ -82,10 +73,9 @@ def wait_all(journal: Journal, labels: list[str]) -> None:
 
 
 @pytest.mark.timeout(60 + 20 * ROUNDS)
-def test_many_failovers(two: Pair, workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_many_failovers(two: Pair, workers: Workers, journal: Journal) -> None:
     """The replica lags, is cut off or does neither; the primary is killed at any moment after it has parked one."""
-    workers.start_many(2, DOORS, concurrency=2)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, count=2, concurrency=2)
     state = State(lambda: two.primary.url)
     for number in range(ROUNDS):
         rng = Random(number)
@@ -100,7 +90,7 @@ def test_many_failovers(two: Pair, workers: Workers, journal: Journal, doors: Do
         if lags == "late":
             two.freeze_replica()
         two.fail_over()
-        doors.open(first, *labels)
+        journal.let_go(first, *labels)
         wait_all(journal, [first, *labels])
         two.heal()
     until(lambda: not unacknowledged(workers))
@@ -115,7 +105,7 @@ def watched(workers: Workers) -> Iterator[Watched]:
         yield running
 
 
-def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Journal) -> None:
     """The replica has got none of them."""
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -130,15 +120,14 @@ def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Jour
     lost.kill()
     replica.thaw()
     worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
-    doors.open(first, *labels)
+    journal.let_go(first, *labels)
 
     wait_all(journal, [first, *labels])
     # No replica is there to get later parked tasks.
-    app.hold.delay("next")
-    journal.wait_running(1, "next")
+    journal.wait_begun(app.hold.delay("next"))
     app.hold.delay("kept")
     until(lambda: len(state.parked) == 1)
-    doors.open_all()
+    journal.let_all_go()
     wait_all(journal, ["next", "kept"])
     until(lambda: not unacknowledged(workers))
     state.wait_clean()
@@ -154,12 +143,9 @@ def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedSe
 
 
 @pytest.mark.parametrize("one", [{"appendfsync": "always"}, {"appendfsync": "everysec"}], indirect=True)
-def test_the_server_is_killed_and_comes_back(
-    one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
-) -> None:
+def test_the_server_is_killed_and_comes_back(one: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """The confirmed data is on disk; the broker's messages are acknowledged by then."""
-    workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, concurrency=2)
     state = State(lambda: one.url)
     first = hold_the_permit(app, journal, "0")
     labels = publish(app, "0")
@@ -167,15 +153,13 @@ def test_the_server_is_killed_and_comes_back(
     one.kill()
     one.restart()
     assert len(state.parked) == TASKS
-    doors.open(first, *labels)
+    journal.let_go(first, *labels)
     wait_all(journal, [first, *labels])
     state.wait_clean()
 
 
 @pytest.mark.parametrize("one", [{"appendonly": "no"}], indirect=True)
-def test_a_server_without_a_disk_comes_back_empty(
-    one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
-) -> None:
+def test_a_server_without_a_disk_comes_back_empty(one: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """The worker warned at its start; so the broker keeps the parked messages, and nothing is lost."""
     worker = workers.start(DOORS, concurrency=2)
     worker.wait_for_log("throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly")
@@ -187,7 +171,7 @@ def test_a_server_without_a_disk_comes_back_empty(
     one.kill()
     one.restart()
     worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
-    doors.open(first, *labels)
+    journal.let_go(first, *labels)
     wait_all(journal, [first, *labels])
     until(lambda: not unacknowledged(workers))
     state.wait_clean()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, counts, most_at_once
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
 from tests.support import clusters, sentinels
+from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
+from tests.support.workers import Workers
 from tests.topologies.tools import reap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.worker, pytest.mark.slow]
 
@@ -63,7 +60,6 @@ def listeners(state: State) -> int:
 @pytest.mark.parametrize(("kind", "how"), [("sentinel", "killed"), ("sentinel", "frozen"), ("cluster", "killed")])
 def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how: str) -> None:
     """Running tasks keep their permits, also those that end in between; parked ones start afterwards."""
-    doors = Doors(journal)
     with failing(kind) as store:
         workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
         state = State(lambda: store.primary.url)
@@ -79,7 +75,7 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
 
         lost = store.primary
         lost.kill() if how == "killed" else lost.freeze()
-        doors.open("first")
+        journal.let_go("first")
         journal.wait_finished(1, "first")
         app.pair.delay("late")
         for worker in started:
@@ -91,7 +87,7 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
         until(lambda: listeners(state) == len(started), timeout=AT_ONCE)
         if how == "frozen":
             lost.thaw()
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(6, timeout=AT_ONCE)
         state.wait_clean()
         assert set(counts(journal).values()) == {1}
@@ -101,7 +97,6 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
 
 def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> None:
     """Permits; a parked task would be lost."""
-    doors = Doors(journal)
     with sentinels.watched(new_server, down_after=SILENCE) as store:
         workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
         state = State(lambda: store.primary.url)
@@ -109,15 +104,14 @@ def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> No
         app = workers.app(DOORS)
         store.wait_replicated()
         replica, lost = store.cut_off_replica(), store.primary
-        first = app.hold.delay("first")
-        journal.wait_running(1)
+        first = journal.wait_begun(app.hold.delay("first"))
         lost.kill()
         replica.thaw()
 
         worker.wait_for_log(f"the store had lost the permit of task {first.id}, put back", timeout=FAILOVER)
         assert store.primary is replica
         state.wait_parked(app.hold.delay("next"))
-        doors.open_all()
+        journal.let_all_go()
         journal.wait_finished(2, timeout=AT_ONCE)
         state.wait_clean()
         assert most_at_once(journal, ".hold") == 1
@@ -125,14 +119,12 @@ def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> No
 
 def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
     """Without losing a connection: each one on the old primary is redirected at its next command."""
-    doors = Doors(journal)
     with failing("cluster") as store:
         workers.conf |= {"throttle_url": store.url, "throttle_lease": LEASE}
         state = State(lambda: store.primary.url)
         worker = workers.start(DOORS, concurrency=2)
         app = workers.app(DOORS)
-        first = app.hold.delay("first")
-        journal.wait_running(1)
+        first = journal.wait_begun(app.hold.delay("first"))
         state.wait_parked(app.hold.delay("parked"))
 
         before = store.primary
@@ -142,7 +134,7 @@ def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
 
         # Renewed again and again: not only once, by a connection that is new.
         always(lambda: state.lease_left(first.id) > 0, seconds=2.5 * LEASE)
-        doors.open_all()
+        journal.let_all_go()
         app.hold.delay("late")
         journal.wait_finished(3, timeout=AT_ONCE)
         state.wait_clean()

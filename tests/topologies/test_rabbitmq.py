@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import VERSION
 
 from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, counts
+from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import BASIC, Workers
 
 CLASSIC, QUORUM = "celery", "quorum"
 QUEUES = [
@@ -81,11 +77,6 @@ def own_store(workers: Workers, rabbit: Rabbit) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def doors(journal: Journal) -> Doors:
-    return Doors(journal)
-
-
-@pytest.fixture
 def state(server: EmbeddedServer) -> State:
     return State(lambda: server.url)
 
@@ -93,8 +84,7 @@ def state(server: EmbeddedServer) -> State:
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
 def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
     """At once, and with a countdown, which a quorum queue leaves to RabbitMQ."""
-    workers.start_many(2, BASIC, concurrency=3, queues=queue)
-    app = workers.app(BASIC)
+    app = workers.start_app(BASIC, count=2, concurrency=3, queues=queue)
     assert ("x-queue-type" in (app.app.amqp.queues[queue].queue_arguments or {})) == (queue == QUORUM)
     labels = [str(number) for number in range(20)]
     results = [app.work.apply_async((label, 0.05), countdown=int(label) % 2) for label in labels]
@@ -106,22 +96,19 @@ def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journ
 
 
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
-def test_a_killed_worker(
-    rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, state: State, queue: str
-) -> None:
+def test_a_killed_worker(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
     """RabbitMQ delivers again at once, while the lease still runs; the second delivery waits for its end."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, queues=queue)
     app = workers.app(DOORS)
-    app.hold_late.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold_late.delay("first"))
     second = app.hold_late.delay("second")
     state.wait_parked(second)
     workers.start(DOORS, queues=queue)
 
     lost.kill()
     journal.wait_started(2, timeout=WITHIN_LEASE)
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(2, timeout=WITHIN_LEASE)
     assert counts(journal) == {"first": 2, "second": 1}
     assert journal.max_running() == 1
@@ -130,20 +117,19 @@ def test_a_killed_worker(
 
 
 @pytest.mark.usefixtures("rabbit")
-def test_a_topic_route(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_a_topic_route(workers: Workers, journal: Journal, state: State) -> None:
     """A parked task goes on in the worker that consumes its queue, after any release of the permit."""
     alpha = workers.start(SEAMS, queues="alpha")
     media = workers.start(SEAMS, queues="media")
     app = workers.app(SEAMS)
-    app.one.apply_async(["first"], queue="alpha")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
     video = app.one.apply_async(["video"], exchange="media", routing_key="media.video.short")
     state.wait_parked(video)
     sound = app.one.apply_async(["sound"], queue="alpha")
     state.wait_parked(sound)
     assert {each.task_id: each.queue for each in state.lines} == {video.id: "media", sound.id: "alpha"}
 
-    doors.open_all()
+    journal.let_all_go()
     journal.wait_finished(3, timeout=AT_ONCE)
     assert journal.order() == ["first", "video", "sound"]
     assert [run.worker.partition("@")[0] for run in journal.runs()] == [alpha.name, media.name, alpha.name]
@@ -151,18 +137,16 @@ def test_a_topic_route(workers: Workers, journal: Journal, doors: Doors, state: 
 
 
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
-def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, state: State, queue: str) -> None:
+def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
     """A line does not use up the prefetch count of a worker, which is the same afterwards."""
-    workers.start(DOORS, queues=queue, concurrency=2)
-    app = workers.app(DOORS)
+    app = workers.start_app(DOORS, queues=queue, concurrency=2)
     assert prefetched(app) == {2}
     held = [app.hold.apply_async([f"held {number}"], countdown=number % 2) for number in range(12)]
     journal.wait_running(1)
     until(lambda: len(state.parked) == 11, timeout=AT_ONCE, describe=state.describe)
-    app.plain.delay("plain")
-    journal.wait_running(1, "plain", timeout=AT_ONCE)
+    journal.wait_begun(app.plain.delay("plain"))
 
-    doors.open_all()
+    journal.let_all_go()
     assert len([result.get(timeout=AT_ONCE) for result in held]) == 12
     assert journal.max_running(task=".hold") == 1
     until(lambda: prefetched(app) == {2}, timeout=AT_ONCE)
@@ -170,21 +154,18 @@ def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doo
     assert rabbit.waiting(queue) == 0
 
 
-def test_the_store_is_away(
-    rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, own_store: EmbeddedServer
-) -> None:
+def test_the_store_is_away(rabbit: Rabbit, workers: Workers, journal: Journal, own_store: EmbeddedServer) -> None:
     """Messages that wait for it do not count as prefetched, so plain tasks of the same (classic) queue go on."""
     worker = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
     own_store.kill()
     worker.wait_for_log("cannot reach the store")
     held = [app.hold.delay(f"held {number}") for number in range(8)]
-    app.plain.delay("plain")
-    journal.wait_running(1, "plain", timeout=AT_ONCE)
+    journal.wait_begun(app.plain.delay("plain"))
     assert len(journal.runs()) == 1
 
     own_store.restart()
-    doors.open_all()
+    journal.let_all_go()
     assert len([result.get(timeout=AT_ONCE) for result in held]) == 8
     assert journal.max_running(task=".hold") == 1
     until(lambda: prefetched(app) == {1}, timeout=AT_ONCE)

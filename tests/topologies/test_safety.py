@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle.core.durability import Durability
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.safety import safety_findings
 from tests.control.conftest import make_app, run_in
-from tests.support.workers import BASIC
+from tests.support.sentinels import Watched
+from tests.support.workers import BASIC, Workers
 from tests.topologies.tools import has_waitaof, skip_without_waitaof
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.sentinels import Watched
-    from tests.support.workers import Workers
 
 DISK = Durability("disk", 1, 3.0)
 KEPT = "; until then the broker keeps the messages of parked tasks"

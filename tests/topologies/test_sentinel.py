@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -12,25 +12,19 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
 from tests.conftest import new_server
 from tests.support import sentinels
-from tests.support.sentinels import NAME, Sentinel
+from tests.support.journal import Journal
+from tests.support.sentinels import NAME, Sentinel, Watched
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import BASIC
+from tests.support.workers import BASIC, Workers
 from tests.topologies.tools import ONCE, check_once
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.sentinels import Watched
-    from tests.support.workers import Workers
 
 PASSWORD = "se:c/r@t"
 

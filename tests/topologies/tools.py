@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.workers import Workers
 
 ONCE = "tests.support.apps.once"
 
@@ -19,8 +18,7 @@ ONCE = "tests.support.apps.once"
 def check_once(workers: Workers, journal: Journal) -> None:
     """A worker of the app `once` runs: claim a lock, look at it, run, reap."""
     app = workers.app(ONCE)
-    held = app.hold_one.delay("held")
-    journal.wait_running(1)
+    held = journal.wait_begun(app.hold_one.delay("held"))
     assert app.hold_one.delay("held").id == held.id
     locked = app.hold_one.locked_by("held")
     assert (locked.task_id, locked.state) == (held.id, "running")

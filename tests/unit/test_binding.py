@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +12,6 @@ from hypothesis import strategies as st
 
 from celery_throttle.core.arguments import Binder
 from tests.support.machines import on_any_machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FUNCTIONS: list[Callable[..., Any]] = [
     lambda: None,

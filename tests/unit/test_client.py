@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from redis import Connection
+from redis import Connection, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory, make_client
 from tests.conftest import new_server
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 
 def test_a_client_speaks_to_the_store(redis: Redis, server: EmbeddedServer) -> None:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,9 +15,6 @@ from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.remarks import remarks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Api(Limit):

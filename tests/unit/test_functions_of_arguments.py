@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.tasks.registry import call_of, dedup_of, policies_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def task_of(function: Any, /, **options: Any) -> Any:

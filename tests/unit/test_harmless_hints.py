@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.settings import settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 APP = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
 THROTTLE = ThrottleControl(APP)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import celery_throttle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 ROOT = Path(celery_throttle.__file__).parent
 #: Modules that set attributes of others, with reasons.

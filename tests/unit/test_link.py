@@ -6,10 +6,11 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.asynchronous import Hub
@@ -26,9 +27,6 @@ from celery_throttle.worker.store_side.link import Link, NoAnswer
 from celery_throttle.worker.timekeeper import Timekeeper
 from tests.support.ports import free_port
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from kombu.asynchronous import Hub
@@ -12,9 +12,6 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.worker.loop import Loop
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import pytest
 
 from celery_throttle.store.gate_script import gate_scripts, only_reads, reached, shared_functions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 COMMAND = re.compile(r"redis\.p?call\('(\w+)'")
 #: The commands in the scripts that change nothing.

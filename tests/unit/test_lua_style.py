@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import celery_throttle.store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LUA = Path(celery_throttle.store.__file__).parent / "lua"
 FILES = {path.relative_to(LUA).as_posix(): path.read_text("utf-8") for path in sorted(LUA.rglob("*.lua"))}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 from weakref import WeakSet
 
 import pytest
@@ -12,10 +14,6 @@ from celery import Celery
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.registry import dedups_of, policies_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 COUNT = 30
 

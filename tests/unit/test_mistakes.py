@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -20,9 +21,6 @@ from celery_throttle import ConfigurationError, Limit, RateLimited, ThrottleCont
 from celery_throttle.primitives import AsyncIdentityLock, Counter, FairSemaphore, IdentityLock, RateLimiter, Redlock
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.remarks import remarks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def body(order_id: Any, amount: int = 0) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.options import check_option_names, task_policy
+from celery_throttle.core.policy import Policy
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from celery_throttle.core.policy import Policy
 
 PARAMETERS = {"order", "customer_id", "pages"}
 

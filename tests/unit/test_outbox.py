@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from celery_throttle.worker import runs
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.store_side import outbox as outbox_module
 from celery_throttle.worker.store_side.outbox import Batch, Outbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GPU = Needs(("gpu",), "1:gpu")
 DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)

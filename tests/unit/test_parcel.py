@@ -7,23 +7,19 @@ import json
 import tracemalloc
 import uuid
 import zlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from celery import Celery
 from kombu.exceptions import ContentDisallowed
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
+from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store import parcel as parcel_module
 from celery_throttle.store.parcel import head_of, pack, unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 ACCEPTED = ["json", "pickle"]
 ARGS: tuple[Any, ...] = ("é", 1, [None, 2.5])

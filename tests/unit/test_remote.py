@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kombu.asynchronous import Hub
@@ -14,9 +15,6 @@ from celery_throttle.control.remote_step import Remote
 from celery_throttle.version import versions
 from celery_throttle.worker.loop import Loop
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAITS = 30.0
 

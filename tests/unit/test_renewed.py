@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.calls import Store
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.portions import MOST_RENEWED
+from celery_throttle.store.scripts import Call
 from celery_throttle.worker.runs import Permit
 from celery_throttle.worker.store_side.renewals import renewals
-
-if TYPE_CHECKING:
-    from celery_throttle.store.scripts import Call
 
 
 def permit(task: str, *, goes_back: bool = False) -> Permit:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from kombu.message import Message as Delivered
 
 from celery_throttle.core.facts import Message, Result
 from celery_throttle.worker.runs import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Channel:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,9 +15,6 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
 from celery_throttle.store.servers.client import connection_factory
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 A, B = ("a", 26379), ("b", 26380)
 NAMED = {"kind": "sentinel", "master_name": "m", "sentinel_url": "redis://unknown/0"}

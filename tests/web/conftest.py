@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -13,19 +14,12 @@ import uvicorn
 
 from celery_throttle.control import queues
 from celery_throttle.control.findings import Commands
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from celery_throttle.web.serving import behind
 from tests.control.conftest import make_app
-from tests.store.terms_caller import TermsCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 TOKEN = "a-token-of-some-length"
@@ -76,12 +70,6 @@ def visited(page: Any) -> Iterator[Site]:
 def app(server: EmbeddedServer, redis: object) -> Any:
     assert redis  # which empties the server
     return make_app(server.url)
-
-
-@pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    """A worker of the queue ``q``."""
-    return TermsCaller(redis, "aaaaaaaa", "q")
 
 
 @pytest.fixture

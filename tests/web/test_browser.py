@@ -6,12 +6,14 @@ Needs Debian's ``chromium`` and ``chromium-driver``, and the dependency group ``
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 pytest.importorskip("selenium", reason="the dependency group web-browser is not installed")
+
+from collections.abc import Iterator
 
 from axe_core_python.selenium import Axe
 from redis import Redis
@@ -24,6 +26,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app
 from tests.control.test_looking import API, of, park
@@ -32,11 +35,6 @@ from tests.support.waiting import until
 from tests.web.conftest import TOKEN, own_server, served
 from tests.web.test_overview import tell_counts
 from tests.web.test_pages import HOSTILE, KEYS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.limit_control import LimitControl
 from tests.control.test_looking import API, TENANT, of
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.web.conftest import Site
 from tests.web.test_changes import CHANGE, copied
-
-if TYPE_CHECKING:
-    from celery_throttle.control.limit_control import LimitControl
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 
 def api(app: Any) -> LimitControl:

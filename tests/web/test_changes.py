@@ -6,27 +6,23 @@ import html
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.findings import Commands
+from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.test_looking import API, of, park
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, KEYS, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.control.limit_control import LimitControl
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 CHANGE = "limit/change?name=api"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,8 @@ from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API, TENANT
 from tests.store.caller import needs_of
 from tests.store.counts import counts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
+from tests.store.terms_caller import TermsCaller
+from tests.web.conftest import Site
 
 
 @pytest.fixture

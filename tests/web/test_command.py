@@ -6,17 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from tests.support.shell import CELERY
+from tests.support.shell import CELERY, Shell
 from tests.support.workers import ROOT
 from tests.web.conftest import TOKEN
-
-if TYPE_CHECKING:
-    from tests.support.shell import Shell
 
 WEB = ("-A", "tests.support.apps.features", "throttle", "web")
 

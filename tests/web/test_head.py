@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app
 from tests.control.test_looking import API, park
 from tests.store.caller import KEYS
-from tests.store.terms_caller import terms
-from tests.web.conftest import TOKEN, own_server, visited
+from tests.store.terms_caller import TermsCaller, terms
+from tests.web.conftest import TOKEN, Site, own_server, visited
 from tests.web.test_pages import PAGES, text
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 
 def head(answer: Any) -> str:

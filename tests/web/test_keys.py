@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from tests.control.test_looking import TENANT, of
+from tests.store.terms_caller import TermsCaller
+from tests.web.conftest import Site
 from tests.web.test_pages import text
-
-if TYPE_CHECKING:
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 LIMIT = "limit?name=tenant"
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web import overview
 from tests.control.conftest import run_in
 from tests.control.test_looking import API, TENANT, of
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
+from tests.web.conftest import Site
 from tests.web.test_pages import rows, text
-
-if TYPE_CHECKING:
-    import pytest
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 IDLE = "no worker takes it (queue q)"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import re
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
@@ -21,15 +22,10 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.web import asgi, wsgi
 from tests.control.test_looking import API
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import SAME, served
 from tests.web.test_pages import HOSTILE
 from tests.web.test_task import SECRET, park
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.store.terms_caller import TermsCaller
 
 LINK = re.compile(r'(?:href|src|action|data-live)="([^"#]*)"')
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit
 from celery_throttle.core.history import place_of
@@ -17,16 +18,9 @@ from tests.control.test_looking import API, TENANT
 from tests.store.caller import needs_of
 from tests.store.cost import commands
 from tests.store.counts import counts
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
+from tests.web.conftest import Site
 from tests.web.test_pages import NONE, rows, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 
 def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:

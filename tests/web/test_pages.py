@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -13,17 +13,13 @@ import pytest
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.clients import store_client
 from celery_throttle.core.task_codes import code_of
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, MAIL, of, park
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
-from tests.web.conftest import visited
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
+from tests.web.conftest import Site, visited
 
 PAGES = (
     "",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.web import asgi
@@ -17,15 +19,8 @@ from tests.control.test_looking import API
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
-from tests.web.conftest import SAME, TOKEN, own_server, visited
+from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
 from tests.web.test_pages import rows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from tests.web.conftest import Site
 
 
 class Source:

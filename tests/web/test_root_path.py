@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -18,18 +19,12 @@ from starlette.routing import Route
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.web.serving import root_of
 from tests.control.test_looking import API, park
-from tests.store.terms_caller import terms
-from tests.support.shell import CELERY
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import CELERY, Shell
 from tests.support.workers import ROOT
 from tests.web.conftest import SAME, TOKEN, own_server, served
 from tests.web.test_command import WEB
 from tests.web.test_mounted import seen_from
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.support.shell import Shell
 
 PREFIX = "/ops/throttle"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from httpx import Response
 from starlette.requests import Request
 
 from celery_throttle import ConfigurationError, ThrottleControl
@@ -13,15 +15,8 @@ from celery_throttle.web import asgi, tokens
 from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
 from tests.control.test_looking import API
-from tests.web.conftest import SAME, TOKEN, own_server, visited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from httpx import Response
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
+from tests.store.terms_caller import TermsCaller
+from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
 
 PAUSE = "limit/change?name=api"
 FIELDS = {"change": "pause"}

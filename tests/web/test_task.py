@@ -5,24 +5,20 @@ from __future__ import annotations
 import html
 import pickle
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu.message import Message
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.parcel import pack
 from celery_throttle.web import asgi
 from tests.control.conftest import run_in
 from tests.control.test_looking import API
-from tests.store.terms_caller import terms
-from tests.web.conftest import TOKEN, own_server, visited
+from tests.store.terms_caller import TermsCaller, terms
+from tests.web.conftest import TOKEN, Site, own_server, visited
 from tests.web.test_pages import HOSTILE, text
-
-if TYPE_CHECKING:
-    from celery_throttle.store.exchange import Arrival
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 SECRET = "hunter2"
 ETA = "2026-11-22T13:00:05.250000+01:00"

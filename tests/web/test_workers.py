@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
+from redis import Redis
 
 from celery_throttle.web import fleet
 from tests.control.test_looking import API
 from tests.store.peek import KEY
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
+from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, rows, text
-
-if TYPE_CHECKING:
-    import pytest
-    from redis import Redis
-
-    from tests.store.terms_caller import TermsCaller
-    from tests.web.conftest import Site
 
 
 def test_workers_have_their_permits_and_last_calls(page: Site, redis: Redis) -> None:

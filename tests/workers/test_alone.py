@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from celery_throttle.embedded import EmbeddedServer
 
 PROGRAM = """
 import sys

@@ -6,29 +6,24 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
 from celery_throttle.settings import settings_of
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import _CELERY, ROOT
+from tests.support.workers import _CELERY, ROOT, Workers
 from tests.workers.conftest import FEATURES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 REAP = "celery_throttle.reap"
 
@@ -85,8 +80,7 @@ def test_beat_brings_back_the_permits_of_a_lost_worker(
     lost.wait_ready()
     other.wait_ready()
     app = workers.app(FEATURES)
-    app.one_hold.apply_async(("never ends",), queue="lost")
-    journal.wait_running(1)
+    journal.wait_begun(app.one_hold.apply_async(("never ends",), queue="lost"))
     app.one.delay("next")
     state.wait_parked(1)
     lost.kill()
@@ -102,14 +96,13 @@ def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal
     workers.conf["throttle_lease"] = 1.0
     lost = workers.start(FEATURES)
     app = workers.app(FEATURES)
-    held = app.one_hold.delay("never ends")
-    journal.wait_running(1)
+    held = journal.wait_begun(app.one_hold.delay("never ends"))
     assert app.app.tasks[REAP]() == 0, "a live holder was cleared"
     lost.kill()
-    assert state.used() == {"single": 1}
-    assert state.held() == [held.id]
-    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(state.held()))
-    assert state.empty()
+    assert state.used == {"single": 1}
+    assert sorted(state.holders) == [held.id]
+    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(sorted(state.holders)))
+    assert state.is_empty()
     assert app.app.tasks[REAP]() == 0
 
 

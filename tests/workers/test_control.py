@@ -8,9 +8,10 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, chord, group
@@ -18,17 +19,13 @@ from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.needs import Need
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
 
 STEERED = "tests.support.apps.steered"
 worker = pytest.mark.worker
@@ -52,16 +49,15 @@ def nothing_starts(app: Any, journal: Journal) -> None:
 
 
 @worker
-def test_holder_shows_its_worker_and_process(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_holder_shows_its_worker_and_process(workers: Workers, journal: Journal) -> None:
     """The worker's node and process, and of a permit outside of tasks the machine's."""
     here = workers.start(STEERED)
     app, throttle = steer(workers)
-    task = app.call.delay("a")
-    journal.wait_running(1)
+    task = journal.wait_begun(app.call.delay("a"))
     (holder,) = throttle.holders()
     assert re.fullmatch(rf"{here.name}@.+/{here.pid}/[0-9a-f]{{8}}", holder.worker)
     assert f"on worker {holder.worker}," in throttle.explain(task.id).reasons[0]
-    let_go("a")
+    journal.let_go("a")
     task.get(timeout=20)
     with app.api.acquire(app=app.app):
         (holder,) = throttle.holders()
@@ -72,7 +68,7 @@ def test_holder_shows_its_worker_and_process(workers: Workers, journal: Journal,
 
 
 @worker
-def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(STEERED, concurrency=4)
     app, throttle = steer(workers)
     tasks = [app.call.delay(label) for label in "abcd"]
@@ -101,12 +97,12 @@ def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, s
 
     assert limit.reset()
     assert not limit.reset()
-    let_go("a", "b")
+    journal.let_go("a", "b")
     journal.wait_finished(2)
     nothing_starts(app, journal)
-    let_go("c")
+    journal.let_go("c")
     journal.wait_started(5)
-    let_go("d")
+    journal.let_go("d")
     journal.wait_finished(5)
     assert throttle.explain(tasks[0].id).state == "unknown"
     state.wait_empty()
@@ -114,18 +110,17 @@ def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, s
 
 @worker
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_pause_and_its_end(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+def test_a_pause_and_its_end(workers: Workers, journal: Journal, state: State, pool: str) -> None:
     workers.start(STEERED, concurrency=3, pool=pool)
     app, throttle = steer(workers)
     limit = throttle.limit(app.api)
-    app.call.delay("a")
-    journal.wait_running(1)
+    journal.wait_begun(app.call.delay("a"))
     before = app.call.delay("before")
     state.wait_parked(1)
     limit.pause(by="ana@desk", why="their database is down")
     after = app.call.delay("after")
     state.wait_parked(2)
-    let_go("a", "before", "after")
+    journal.let_go("a", "before", "after")
     journal.wait_finished(1, "a")
     nothing_starts(app, journal)
     for task in (before, after):
@@ -141,12 +136,11 @@ def test_a_pause_and_its_end(workers: Workers, journal: Journal, state: State, l
 
 
 @worker
-def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State) -> None:
     """Also for those that were parked before it, behind one that has ended since; and for several limits at once."""
     workers.start(STEERED, concurrency=3)
     app, throttle = steer(workers)
-    app.call.delay("a")
-    journal.wait_running(1)
+    journal.wait_begun(app.call.delay("a"))
     app.call.delay("before")
     state.wait_parked(1)
     throttle.limit("tenant").pause(until=timedelta(seconds=2))
@@ -156,7 +150,7 @@ def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State
     assert paused
     assert paused.until
     assert (paused.until - paused.since).total_seconds() == 1.5
-    let_go("a", "before", "both")
+    journal.let_go("a", "before", "both")
     journal.wait_finished(1, "a")
     several = app.both.delay("both", "acme")
     state.wait_parked(2)
@@ -170,9 +164,7 @@ def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State
 
 
 @worker
-def test_end_of_an_override_reaches_waiting_workers(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_end_of_an_override_reaches_waiting_workers(workers: Workers, journal: Journal, state: State) -> None:
     """Nothing else happens in the store meanwhile."""
     workers.start(STEERED)
     app, throttle = steer(workers)
@@ -180,28 +172,13 @@ def test_end_of_an_override_reaches_waiting_workers(
     app.call.delay("a")
     state.wait_parked(1)
     throttle.limit("api").pause(until=0.5)
-    let_go("a")
+    journal.let_go("a")
     journal.wait_finished(1)
     state.wait_empty()
 
 
 @worker
-def test_an_override_ends_by_itself(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(STEERED, concurrency=4)
-    app, throttle = steer(workers)
-    throttle.limit("pair").override(1, until=datetime.now(timezone.utc) + timedelta(seconds=1.5))
-    for label in "ab":
-        app.work.delay(label)
-    state.wait_parked(1)
-    journal.wait_running(2)
-    assert throttle.limit("pair").status().in_force == 2
-    let_go("a", "b")
-    journal.wait_finished(2)
-    state.wait_empty()
-
-
-@worker
-def test_a_disabled_limit(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_disabled_limit(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(STEERED, concurrency=4)
     app, throttle = steer(workers)
     for label in "abc":
@@ -222,13 +199,13 @@ def test_a_disabled_limit(workers: Workers, journal: Journal, state: State, let_
     assert throttle.limit("api").enable()
     app.call.delay("d")
     state.wait_parked(1)
-    let_go(*"abcd")
+    journal.let_go(*"abcd")
     journal.wait_finished(1, "d")
     state.wait_empty()
 
 
 @worker
-def test_one_key(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_one_key(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(STEERED, concurrency=6)
     app, throttle = steer(workers)
     acme, other = throttle.limit("tenant", key="acme"), throttle.limit(app.tenant, key="other")
@@ -239,7 +216,7 @@ def test_one_key(workers: Workers, journal: Journal, state: State, let_go: Any) 
     journal.wait_running(3)
     state.wait_parked(3)
     other.pause()
-    let_go(*(f"{tenant}{number}" for tenant in ("acme", "other") for number in range(3)))
+    journal.let_go(*(f"{tenant}{number}" for tenant in ("acme", "other") for number in range(3)))
     journal.wait_finished(4)
     nothing_starts(app, journal)
     expected = [("tenant", 0, 0), ("tenant[acme]", 0, 0), ("tenant[other]", 0, 2)]
@@ -277,7 +254,7 @@ def test_all_of_very_many_keys_start_at_once(workers: Workers, journal: Journal,
 
 
 @worker
-def test_other_reasons_to_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_other_reasons_to_wait(workers: Workers, journal: Journal, state: State) -> None:
     first, second = (workers.start(STEERED, concurrency=3, queues=queue, wait=False) for queue in ("first", "second"))
     first.wait_ready()
     second.wait_ready()
@@ -300,30 +277,29 @@ def test_other_reasons_to_wait(workers: Workers, journal: Journal, state: State,
     assert (why.limit, why.key, why.place, why.queue) == ("tenant", "a", 1, "second")
     assert [str(limit.bucket) for limit in why.limits] == ["tenant[a]", "api"]
 
-    let_go("hold b")
+    journal.let_go("hold b")
     journal.wait_finished(1, "hold b")
     second.term()
     assert second.wait() == 0
-    let_go("hold a")
+    journal.let_go("hold a")
     journal.wait_finished(1, "hold a")
     app.serve.apply_async(("next", "a"), queue="first")
-    let_go("next")
+    journal.let_go("next")
     journal.wait_finished(1, "next")
     can_start = "It can start: it waits for a worker with a free slot that consumes queue 'second'."
     until(lambda: throttle.explain(waits.id).reasons[-1] == can_start)  # the permit of "next" is back
     assert throttle.explain(waits.id).reasons[-2].startswith("Its queue 'second' has been passed over")
     workers.start(STEERED, queues="second")
-    let_go("both", "once")
+    journal.let_go("both", "once")
     journal.wait_finished(1, "both")
     state.wait_empty()
 
 
 @worker
-def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state: State) -> None:
     process = workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
-    app.call.delay("a")
-    journal.wait_running(1)
+    journal.wait_begun(app.call.delay("a"))
     dropped = [app.call.delay(label) for label in "bc"]
     in_group = group(app.call.s("d"), app.plain.s("e"))()
     once = app.pay.delay("f")
@@ -331,7 +307,7 @@ def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state:
     assert throttle.limit("api").drop(by="ana", why="incident\n42") == 4
     again = app.pay.delay("f")
     assert again.id != once.id, "its identity lock is free"
-    let_go("a", "f")
+    journal.let_go("a", "f")
     for result in dropped:
         with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident\\n42$"):
             result.get(timeout=20)
@@ -345,7 +321,7 @@ def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state:
 
 
 @worker
-def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal, state: State) -> None:
     """The way out: everything parked goes back to its queue, and runs on workers that do not throttle."""
     first = workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
@@ -357,7 +333,7 @@ def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal
     assert first.wait() == 0
     assert throttle.drain(by="ana") == (Drained("celery", 6, 0),)
     state.wait_empty()
-    let_go(*"abcdef")
+    journal.let_go(*"abcdef")
     workers.start(STEERED, concurrency=1, conf={"throttle_enabled": False})
     assert [each.get(timeout=20) for each in results] == list("abcd")
     assert in_chord.get(timeout=20) == "g"
@@ -366,9 +342,7 @@ def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal
 
 
 @worker
-def test_drained_task_beside_workers_is_parked_again(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_drained_task_beside_workers_is_parked_again(workers: Workers, journal: Journal, state: State) -> None:
     """Nothing is lost, however the workers and the drain come in each other's way."""
     workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
@@ -379,7 +353,7 @@ def test_drained_task_beside_workers_is_parked_again(
     for _ in range(3):
         throttle.drain()
     state.wait_parked(150)
-    let_go(*(f"t{number:03}" for number in range(150)))
+    journal.let_go(*(f"t{number:03}" for number in range(150)))
     throttle.limit(app.call).resume()
     journal.wait_finished(150, timeout=60)
     state.wait_empty()
@@ -582,7 +556,7 @@ def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
 
 
 @worker
-def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Journal, state: State) -> None:
     """From none to one worker, down to none with a line left, and up again."""
     app, throttle = steer(workers)
 
@@ -599,9 +573,9 @@ def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Jour
     assert wanted() == 1
     first.term()
     first.wait_for_log("Warm shutdown")
-    let_go("a", "b", "c")
+    journal.let_go("a", "b", "c")
     assert first.wait() == 0
-    assert (state.parked(), wanted()) == (2, 1)
+    assert (state.count, wanted()) == (2, 1)
     workers.start(STEERED, concurrency=4)
     assert [each.get(timeout=20) for each in tasks] == ["a", "b", "c"]
     until(lambda: wanted() == 0)
@@ -609,11 +583,9 @@ def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Jour
 
 @worker
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_limit_without_a_rate_gets_one(
-    workers: Workers, journal: Journal, state: State, let_go: Any, pool: str
-) -> None:
+def test_a_limit_without_a_rate_gets_one(workers: Workers, journal: Journal, state: State, pool: str) -> None:
     """Its worker passed permits on from task to task by itself until then."""
-    let_go(*"abcdefghij")
+    journal.let_go(*"abcdefghij")
     workers.start(STEERED, concurrency=3, pool=pool)
     app, throttle = steer(workers)
     for label in "abcde":

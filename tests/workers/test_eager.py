@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, chord, states
 from celery.contrib.testing.worker import start_worker
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, RateLimited, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 #: No Redis at all, and an address without a server.
 WITHOUT: list[dict[str, Any]] = [{}, {"throttle_url": "redis://127.0.0.1:1/0"}]

@@ -71,10 +71,9 @@ def monitor(workers: Workers) -> Iterator[Monitor]:
 
 
 @pytest.mark.worker
-def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal) -> None:
     app = workers.app(ONCE)
-    first = app.hold_raise.delay("a")
-    journal.wait_running(1, "a")
+    first = journal.wait_begun(app.hold_raise.delay("a"))
     with pytest.raises(DuplicateTask):
         app.hold_raise.apply_async(("a",), task_id="here")
     elsewhere = app.app.send_task(app.hold_raise.name, args=("a",))
@@ -83,7 +82,7 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go
     monitor.wait_for("here", "throttle-duplicate")
     monitor.wait_for(elsewhere.id, "throttle-duplicate", "task-failed")
     monitor.wait_for(again.id, "throttle-duplicate", "task-revoked")
-    let_go("a", "b")
+    journal.let_go("a", "b")
     monitor.wait_for(first.id, "task-succeeded")
     monitor.wait_for(skipped.id, "task-succeeded")
 
@@ -99,8 +98,7 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go
 def test_returned_task_is_shown_as_started_when_it_runs_again(
     workers: Workers, monitor: Monitor, journal: Journal
 ) -> None:
-    workers.start(LIMITED, queues="limited")
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, queues="limited")
     result = app.call.apply_async(("told off", 0.01), queue="limited")
     journal.wait_started(3, "told off")  # the second run was on when the third began
     monitor.wait_for(result.id, "task-started", "throttle-rate-limited", timeout=5)
@@ -122,13 +120,12 @@ def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
 
 
 @pytest.mark.worker
-def test_parked_and_resumed(workers: Workers, monitor: Monitor, journal: Journal, let_go: Any) -> None:
+def test_parked_and_resumed(workers: Workers, monitor: Monitor, journal: Journal) -> None:
     app = workers.app(ONCE)
-    first = app.hold_one.delay("a")
-    journal.wait_running(1, "a")
+    first = journal.wait_begun(app.hold_one.delay("a"))
     second = app.hold_one.delay("b")
     monitor.wait_for(second.id, "task-received", "throttle-parked")
-    let_go("a", "b")
+    journal.let_go("a", "b")
     monitor.wait_for(first.id, "task-succeeded")
     monitor.wait_for(second.id, "throttle-resumed", "task-succeeded")
     parked, resumed = (each for each in monitor.seen if each.get("uuid") == second.id and "throttle" in each["type"])

@@ -6,7 +6,8 @@ import inspect
 import pickle
 import sqlite3
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,12 +15,8 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ConfigurationError, NoFencingToken, Throttled, ThrottleError
-from tests.support.workers import Workers  # noqa: TC001 - a fixture's type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.workers import Workers
 
 NOWHERE = "redis://127.0.0.1:1/0"
 ONCE = "tests.support.apps.once"

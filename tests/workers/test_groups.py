@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import ConfigurationError, NotAcquired, ThrottleControl
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.workers.conftest import State
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -23,7 +20,7 @@ GROUPS = "tests.support.apps.groups"
 
 @pytest.fixture
 def states(redis: Redis) -> dict[str, State]:
-    return {"": State(redis), "eu": State(redis, "throttle:eu"), "us": State(redis, "throttle:us")}
+    return {"": State.at(redis), "eu": State.at(redis, "throttle:eu"), "us": State.at(redis, "throttle:us")}
 
 
 def publish(app: Any) -> list[str]:
@@ -36,19 +33,16 @@ def publish(app: Any) -> list[str]:
     return labels
 
 
-def test_each_group_has_its_own_limits(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
-) -> None:
-    workers.start_many(2, GROUPS, concurrency=8)
-    app = workers.app(GROUPS)
+def test_each_group_has_its_own_limits(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
+    app = workers.start_app(GROUPS, count=2, concurrency=8)
     labels = publish(app)
     journal.wait_running(4)
     for group, parked in (("", 3), ("eu", 2), ("us", 3)):
         states[group].wait_parked(parked)
-    assert states["eu"].used() == {"eu": 2}
-    assert states["us"].used() == {"us": 1}
-    assert states[""].used() == {app.anywhere.name: 1}
-    let_go(*labels)
+    assert states["eu"].used == {"eu": 2}
+    assert states["us"].used == {"us": 1}
+    assert states[""].used == {app.anywhere.name: 1}
+    journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running(task="in_eu") == 2
     assert journal.max_running(task="in_us") == journal.max_running(task="anywhere") == 1
@@ -56,11 +50,11 @@ def test_each_group_has_its_own_limits(
         state.wait_empty()
 
 
-def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State], let_go: Any) -> None:
+def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
     """One slot for all: every group gets its turn, nothing is left."""
     workers.start(GROUPS, concurrency=1)
     labels = publish(workers.app(GROUPS))
-    let_go(*labels)
+    journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running() == 1
     for state in states.values():
@@ -68,7 +62,7 @@ def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states:
 
 
 def test_a_lost_worker_loses_its_permits_in_every_group(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+    workers: Workers, journal: Journal, states: dict[str, State]
 ) -> None:
     workers.conf["throttle_lease"] = 2.0
     lost = workers.start(GROUPS, concurrency=8)
@@ -77,7 +71,7 @@ def test_a_lost_worker_loses_its_permits_in_every_group(
     states["us"].wait_parked(3)
     states[""].wait_parked(3)
     lost.kill()
-    let_go(*labels)
+    journal.let_go(*labels)
     workers.start(GROUPS, concurrency=8)
     # Two of eu and one of the group without a name had been acknowledged when they started.
     journal.wait_finished(2 + 3 + 3)
@@ -86,10 +80,9 @@ def test_a_lost_worker_loses_its_permits_in_every_group(
 
 
 def test_duplicate_and_outside_permit_are_found_in_their_group(
-    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+    workers: Workers, journal: Journal, states: dict[str, State]
 ) -> None:
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=4)
     first = app.in_us.delay("a")
     assert app.in_us.delay("a").id == first.id
     assert app.in_us.locked_by("a").task_id == first.id
@@ -97,15 +90,14 @@ def test_duplicate_and_outside_permit_are_found_in_their_group(
     with pytest.raises(NotAcquired):
         app.us.acquire(0, app=app.app)
     with app.eu.acquire(0, app=app.app):
-        assert states["eu"].used() == {"eu": 1}
-    let_go("a")
+        assert states["eu"].used == {"eu": 1}
+    journal.let_go("a")
     assert first.get(timeout=20) == "a"
     until(lambda: app.in_us.locked_by("a") is None)
 
 
 def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
-    workers.start(GROUPS, concurrency=8)
-    app = workers.app(GROUPS)
+    app = workers.start_app(GROUPS, concurrency=8)
     throttle = ThrottleControl(app.app)
     publish(app)
     journal.wait_running(4)
@@ -121,18 +113,16 @@ def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal,
     assert throttle.explain(waits.task_id).limit == "us"
     throttle.limit("us").override(3, why="test")
     journal.wait_running(6)
-    assert states["us"].used() == {"us": 3}
+    assert states["us"].used == {"us": 3}
     with pytest.raises(ConfigurationError, match="did you mean 'us'"):
         throttle.limit("eus")
 
 
-def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
+def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis) -> None:
     workers.conf["throttle_group"] = "eu"
-    workers.start(GROUPS, concurrency=4)
-    app = workers.app(GROUPS)
-    app.anywhere.delay("a")
-    journal.wait_running(1)
-    assert State(redis, "throttle:eu").used() == {app.anywhere.name: 1}
-    let_go("a")
+    app = workers.start_app(GROUPS, concurrency=4)
+    journal.wait_begun(app.anywhere.delay("a"))
+    assert State.at(redis, "throttle:eu").used == {app.anywhere.name: 1}
+    journal.let_go("a")
     journal.wait_finished(1)
-    State(redis, "throttle:eu").wait_empty()
+    State.at(redis, "throttle:eu").wait_empty()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 from celery import chord
 
 from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl, ThrottleError
 from tests.conftest import new_server
 from tests.failures.tools import unacknowledged
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -28,12 +24,12 @@ def runs_of(journal: Journal, label: str) -> int:
 
 @pytest.mark.parametrize("name", ["call", "call_late", "call_once"])
 def test_a_rate_limited_task_comes_again_without_a_retry(
-    workers: Workers, journal: Journal, state: State, let_go: Any, name: str
+    workers: Workers, journal: Journal, state: State, name: str
 ) -> None:
     workers.start(LIMITED, concurrency=2)
     result = getattr(workers.app(LIMITED), name).delay("a")
     until(lambda: runs_of(journal, "a") >= 3)
-    let_go("a")
+    journal.let_go("a")
     assert result.get(timeout=20) == "a after 0"
     assert {run.task_id for run in journal.runs()} == {result.id}
     state.wait_empty()
@@ -53,67 +49,64 @@ def test_after_so_many_rounds_it_fails(workers: Workers, journal: Journal, state
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
-def test_on_every_pool(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+def test_on_every_pool(workers: Workers, journal: Journal, state: State, pool: str) -> None:
     workers.start(LIMITED, concurrency=2, pool=pool)
     result = workers.app(LIMITED).call.delay("a")
     until(lambda: runs_of(journal, "a") >= 2)
-    let_go("a")
+    journal.let_go("a")
     assert result.get(timeout=20) == "a after 0"
     state.wait_empty()
 
 
 def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(
-    workers: Workers, journal: Journal, state: State, let_go: Any
+    workers: Workers, journal: Journal, state: State
 ) -> None:
-    workers.start_many(2, LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, count=2, concurrency=2)
     app.call_one.delay("first", 3.0)
     until(lambda: runs_of(journal, "first") == 1)
     state.wait_parked(1)
-    let_go("first", "second", "third")
+    journal.let_go("first", "second", "third")
     app.call_one.delay("second")
     state.wait_parked(2)
     app.call_one.delay("third")
     state.wait_parked(3)
     app.plain.delay("plain")
     journal.wait_finished(1, "plain")
-    assert state.parked() == 3, "they wait, and plain tasks do not"
+    assert state.count == 3, "they wait, and plain tasks do not"
     journal.wait_finished(5)
     order = [run.label for run in journal.runs() if run.label != "plain"]
     assert order == ["first", "first", "second", "third"]
     state.wait_empty()
 
 
-def test_only_its_key_is_held(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
-    let_go("b")
+def test_only_its_key_is_held(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(LIMITED, concurrency=2)
+    journal.let_go("b")
     app.call_for.delay("a", "acme", 600)
     state.wait_parked(1)
     assert app.call_for.delay("b", "other").get(timeout=20) == "b after 0"
-    assert state.parked() == 1
+    assert state.count == 1
     assert runs_of(journal, "a") == 1
 
 
-def test_a_chord_waits_for_it(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
-    let_go("b")
+def test_a_chord_waits_for_it(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(LIMITED, concurrency=2)
+    journal.let_go("b")
     result = chord([app.call.s("a"), app.call.s("b")], app.collect.s()).delay()
     until(lambda: runs_of(journal, "a") >= 2)
-    let_go("a")
+    journal.let_go("a")
     assert result.get(timeout=20) == ["a after 0", "b after 0"]
     state.wait_empty()
 
 
-def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State) -> None:
     """Acknowledged early, killed while the task is held back: the store has the message."""
     worker = workers.start(LIMITED, concurrency=1)
     result = workers.app(LIMITED).call.delay("a", 1.0)
     until(lambda: runs_of(journal, "a") == 1)
     state.wait_parked(1)
     worker.kill()
-    let_go("a")
+    journal.let_go("a")
     workers.start(LIMITED, concurrency=1)
     assert result.get(timeout=20) == "a after 0"
     state.wait_empty()
@@ -133,8 +126,7 @@ def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: Sta
 
 def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers) -> None:
     """And it delays no other task."""
-    workers.start(LIMITED, concurrency=1)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, concurrency=1)
     with pytest.raises(ConfigurationError, match=r"call_about raised RateLimited\(limit='nope'\), .* only 'api'"):
         app.call_about.delay("a", "nope").get(timeout=20)
     assert ThrottleControl(app.app).limit("api").status().held_back is None
@@ -142,16 +134,15 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers
     until(lambda: ThrottleControl(app.app).limit("api").status().held_back is not None)
 
 
-def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State) -> None:
     """Workers, which look on their own once an hour, get a hint."""
-    workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, concurrency=2)
     limit = ThrottleControl(app.app).limit(app.call)
     for label in ("a", "b"):
         app.call.delay(label, 3600)
         until(lambda: limit.status().held_back is not None)
     state.wait_parked(2)
-    let_go("a", "b")
+    journal.let_go("a", "b")
     assert limit.release_hold(why="they are back")
     journal.wait_finished(1, "a")
     journal.wait_finished(1, "b")
@@ -159,18 +150,16 @@ def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State,
     state.wait_empty()
 
 
-def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(LIMITED, concurrency=1)
-    app = workers.app(LIMITED)
-    app.crowd.delay("a")
-    journal.wait_running(1)
+def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(LIMITED, concurrency=1)
+    journal.wait_begun(app.crowd.delay("a"))
     app.crowd.delay("b")
     app.crowd.delay("c")
     state.wait_parked(2)
     with pytest.raises(LimitExceeded, match=r"crowd was not published: 2 wait for limit 'crowd', 2 may") as refused:
         app.crowd.delay("d")
     assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "crowd")
-    let_go("a", "b", "c", "d")
+    journal.let_go("a", "b", "c", "d")
     journal.wait_finished(3)
     app.crowd.delay("d")
     journal.wait_finished(4)
@@ -206,8 +195,7 @@ def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> No
 def test_task_naming_a_limit_that_it_lacks_fails_on_threads(workers: Workers, journal: Journal, state: State) -> None:
     """Another thread than its own reports the failure."""
     workers.conf["task_acks_late"] = True
-    workers.start(LIMITED, pool="threads", concurrency=4)
-    app = workers.app(LIMITED)
+    app = workers.start_app(LIMITED, pool="threads", concurrency=4)
     labels = [f"t{number}" for number in range(60)]
     results = [app.call_about.delay(label, "nope") for label in labels]
     until(lambda: all(each.state == "FAILURE" for each in results))

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
+from redis import Redis
 
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -99,7 +95,7 @@ def _wait_seen(journal: Journal, count: int, what: str) -> None:
 
 @pytest.mark.parametrize(("protocol", "acks_late"), [(2, False), (2, True), (1, False)])
 def test_parked_task_sees_an_unchanged_request(
-    protocol: int, acks_late: bool, workers: Workers, journal: Journal, state: State, let_go: Any
+    protocol: int, acks_late: bool, workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf |= {"task_protocol": protocol, "accept_content": ACCEPT, "task_acks_late": acks_late}
     workers.conf["broker_transport_options"] = {"priority_steps": [0]}  # one list, so that the order is known
@@ -108,15 +104,14 @@ def test_parked_task_sees_an_unchanged_request(
     for number, (name, send) in enumerate(MESSAGES.items()):
         send(app, name)
         _wait_seen(journal, number + 1, name)
-        until(state.empty, describe=name)
+        until(state.is_empty, describe=name)
     direct = dict(_seen(journal))
 
-    app.blocker.delay("blocker")
-    journal.wait_running(1, "blocker")
+    journal.wait_begun(app.blocker.delay("blocker"))
     for number, (name, send) in enumerate(MESSAGES.items()):
         send(app, name)
         state.wait_parked(number + 1)
-    let_go("blocker")
+    journal.let_go("blocker")
     _wait_seen(journal, 2 * len(MESSAGES), "all of them once more")
     parked = _seen(journal)[len(MESSAGES) :]
 
@@ -143,11 +138,8 @@ def _differences(direct: Any, parked: Any) -> list[tuple[str, Any, Any]]:
     return found
 
 
-def test_links_are_called_and_time_limits_hold_after_parking(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
-    workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
+def test_links_are_called_and_time_limits_hold_after_parking(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(FEATURES, concurrency=3)
     app.blocker.delay("blocker")
     app.one_hold.delay("hold")
     journal.wait_running(2)
@@ -158,7 +150,7 @@ def test_links_are_called_and_time_limits_hold_after_parking(
     after = app.one.delay("after")
     state.wait_parked(5)
     assert {result.state for result in (failing, soft, hard, after)} == {"PENDING"}
-    let_go("blocker", "hold")
+    journal.let_go("blocker", "hold")
 
     assert soft.get(timeout=20) == "soft: soft limit"
     assert after.get(timeout=20) == "after"
@@ -171,8 +163,7 @@ def test_links_are_called_and_time_limits_hold_after_parking(
 
 
 def test_canvas(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, count=2, concurrency=3)
     total = chord([app.work.s(f"part{number:02}", 0.01) for number in range(50)], app.collect.s())()
     several = group(app.one.s(f"member{number}") for number in range(6)).apply_async()
     line = chain(app.one.s("first"), app.follow.s("second"), app.follow.s("third")).apply_async()
@@ -220,13 +211,11 @@ def events(workers: Workers) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_parked_task_has_not_started_for_any_observer(
-    workers: Workers, journal: Journal, state: State, let_go: Any, events: list[dict[str, Any]]
+    workers: Workers, journal: Journal, state: State, events: list[dict[str, Any]]
 ) -> None:
     workers.conf["task_track_started"] = True
-    workers.start(FEATURES, concurrency=3, options=["-E"])
-    app = workers.app(FEATURES)
-    holding = app.one_hold.delay("hold")
-    journal.wait_running(1)
+    app = workers.start_app(FEATURES, concurrency=3, options=["-E"])
+    holding = journal.wait_begun(app.one_hold.delay("hold"))
     waiting = [app.one.delay(f"one{number}") for number in range(4)]
     retrying = app.retry.delay("retry")
     state.wait_parked(5)
@@ -237,7 +226,7 @@ def test_parked_task_has_not_started_for_any_observer(
     assert holding.state == "STARTED"
     assert {result.state for result in (*waiting, retrying)} == {"PENDING"}
     assert [event["task_id"] for event in _of(journal, "prerun")] == [holding.id]
-    let_go("hold")
+    journal.let_go("hold")
 
     assert [result.get(timeout=20) for result in waiting] == [f"one{number}" for number in range(4)]
     assert retrying.get(timeout=20) == "retry"
@@ -260,13 +249,12 @@ def _kinds(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(event["type"], event.get("uuid", "")) for event in list(events)]
 
 
-def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: State, let_go: Any, redis: Redis) -> None:
+def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: State, redis: Redis) -> None:
     worker = workers.start(FEATURES, concurrency=3)
     app = workers.app(FEATURES)
     for label in ("direct", "parked"):
         if label == "parked":
-            app.one_hold.delay("hold")
-            journal.wait_running(1, "hold")
+            journal.wait_begun(app.one_hold.delay("hold"))
         retrying = app.retry.delay(f"{label} retry", times=3)
         failing = app.auto_retry.delay(f"{label} auto_retry")
         replacing = app.replace.delay(f"{label} replace")
@@ -278,7 +266,7 @@ def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: Sta
         last = app.one.delay(f"{label} last")
         if label == "parked":
             state.wait_parked(9)
-            let_go("hold")
+            journal.let_go("hold")
 
         assert retrying.get(timeout=20) == f"{label} retry"
         assert [run.attempt for run in journal.runs(f"{label} retry")] == [0, 1, 2, 3]
@@ -297,46 +285,41 @@ def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: Sta
     assert "celery_throttle: error" not in worker.log()
 
 
-def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal, state: State) -> None:
     """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
-    workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
-    app.one_hold.delay("hold")
-    journal.wait_running(1, "hold")
+    app = workers.start_app(FEATURES, concurrency=3)
+    journal.wait_begun(app.one_hold.delay("hold"))
     replaced = app.replace_by_chain.delay("parked")
     state.wait_parked(1)
-    let_go("hold")
+    journal.let_go("hold")
     assert replaced.get(timeout=20) == "parked-first>parked-last"
     state.wait_empty()
 
 
 @pytest.mark.parametrize("task", ["one", "one_late"])
 def test_note_goes_with_the_acknowledgement(
-    workers: Workers, journal: Journal, state: State, redis: Redis, let_go: Any, task: str
+    workers: Workers, journal: Journal, state: State, redis: Redis, task: str
 ) -> None:
     """Only a task that the broker may deliver again is remembered as having run, for a day."""
-    workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
-    app.one_hold.delay("hold")
-    journal.wait_running(1, "hold")
+    app = workers.start_app(FEATURES, concurrency=3)
+    journal.wait_begun(app.one_hold.delay("hold"))
     assert app.work_late.delay("direct").get(timeout=20) == "direct"
     parked = [getattr(app, task).delay(str(number)) for number in range(8)]
     state.wait_parked(8)
-    let_go("hold")
+    journal.let_go("hold")
     assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
     state.wait_empty()
     assert not list(redis.scan_iter("*:ran"))
 
 
-def test_replacement_of_a_parked_task(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_replacement_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:
     """It has the same id, and the store may still have the first message, which the broker has forgotten."""
-    workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, concurrency=3)
     for number in range(20):
         # Parked, and resumed right after that: the hold ends as soon as they are there.
         app.one_hold.delay(f"hold {number}")
         journal.wait_running(1, f"hold {number}")
-        let_go(f"hold {number}")
+        journal.let_go(f"hold {number}")
         for letter in "abc":
             app.replace.delay(f"{number}{letter}")
     labels = {f"{number}{letter}" for number in range(20) for letter in "abc"}

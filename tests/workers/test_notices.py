@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.workers.conftest import FEATURES, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
+from tests.workers.conftest import FEATURES
 
 pytestmark = pytest.mark.worker
 
@@ -89,32 +87,31 @@ def test_server_without_a_script_answers_in_another_order(workers: Workers, jour
     """An unknown script is sent once more, behind later commands."""
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
-    app.one_hold.delay("first")
-    journal.wait_running(1)
-    state.client.script_flush()
+    journal.wait_begun(app.one_hold.delay("first"))
+    with state.client() as client:
+        client.script_flush()
     assert ThrottleControl(app.app).holders(), "one of the two is known now"
     second = app.one_hold.delay("second")
     worker.wait_for_log(rf"one_hold\[{second.id}\] parked: place 1 in the line of single, held by")
     assert "Traceback" not in worker.log()
 
 
-def test_parked_and_resumed_tasks_are_logged(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_parked_and_resumed_tasks_are_logged(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
-    first = app.one_hold.delay("first")
-    journal.wait_running(1)
+    first = journal.wait_begun(app.one_hold.delay("first"))
     second = app.one_hold.delay("second")
     worker.wait_for_log(
         rf"INFO/MainProcess\] Task {FEATURES}\.one_hold\[{second.id}\] parked: place 1 in the line of single, "
         rf"held by {first.id}\. Limit single is full: 1 of 1 permits are held$"
     )
-    let_go("first", "second")
+    journal.let_go("first", "second")
     worker.wait_for_log(rf"INFO/MainProcess\] Task {FEATURES}\.one_hold\[{second.id}\] resumed after \d+(\.\d)? s$")
     journal.wait_finished(2)
     state.wait_empty()
 
 
-def test_of_which_key_and_why(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_of_which_key_and_why(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(TERMS, concurrency=4)
     app = workers.app(TERMS)
     holder = app.by_name.delay("acme")
@@ -123,27 +120,24 @@ def test_of_which_key_and_why(workers: Workers, journal: Journal, state: State, 
     parked = app.by_name.delay("acme")
     (line,) = worker.wait_for_log(rf"\[{parked.id}\] parked: .*")
     assert f"place 1 in the line of {TERMS}.by_name[acme], held by {holder.id}. Limit {TERMS}.by_name[acme]" in line
-    let_go("go")
+    journal.let_go("go")
     journal.wait_finished(3)
     state.wait_empty()
 
 
-def test_one_that_waits_for_its_lock(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_one_that_waits_for_its_lock(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(ONCE, concurrency=2)
     app = workers.app(ONCE)
-    first = app.hold.delay("order")
-    journal.wait_running(1)
+    first = journal.wait_begun(app.hold.delay("order"))
     app.app.send_task(f"{ONCE}.hold", args=["order"], task_id="duplicate")
     worker.wait_for_log(rf"\[duplicate\] parked\. Task {first.id} has its identity lock \(which runs, since .*\)")
-    let_go("order")
+    journal.let_go("order")
     journal.wait_finished(1)
     state.wait_empty()
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_on_pools_without_a_loop_of_their_own(
-    pool: str, workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_on_pools_without_a_loop_of_their_own(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(FEATURES, pool=pool, concurrency=1)
     app = workers.app(FEATURES)
     single = ThrottleControl(app.app).limit("single")
@@ -154,7 +148,7 @@ def test_on_pools_without_a_loop_of_their_own(
     assert line.endswith("by ana, because: their incident 42")
     single.resume()
     worker.wait_for_log(rf"\[{parked.id}\] resumed after ")
-    let_go("a")
+    journal.let_go("a")
     journal.wait_finished(1)
     state.wait_empty()
 
@@ -170,13 +164,10 @@ def explained(server: EmbeddedServer) -> Iterator[list[int]]:
     found.append(sum(each.startswith("EVALSHA ") and " explain " in each for each in commands))
 
 
-def test_a_flood_is_a_line_a_second(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, let_go: Any
-) -> None:
+def test_a_flood_is_a_line_a_second(own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
-    app.one_hold.delay("first")
-    journal.wait_running(1)
+    journal.wait_begun(app.one_hold.delay("first"))
     with explained(own_server) as asked:
         for number in range(MANY):
             app.one.delay(str(number))
@@ -185,18 +176,18 @@ def test_a_flood_is_a_line_a_second(
     assert lines[0] == 1, "the first is logged at once"
     assert len(lines) < MANY / 10
     assert asked == [len(lines)]
-    let_go("first")
+    journal.let_go("first")
     journal.wait_finished(1 + MANY, timeout=60)
     until(lambda: sum(told(worker, r"Task \S+one\[\S+\] resumed")) == MANY, timeout=10, describe=worker.tail)
     assert len(told(worker, r"Task \S+one\[\S+\] resumed")) < MANY / 10
 
 
-def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     app.call.delay("a", 0.001)
     until(lambda: len(journal.runs()) >= 40, timeout=30)
-    let_go("a")
+    journal.let_go("a")
     state.wait_empty()
     said = r"Task \S+call\[\S+\] is rate limited: asked too often, again in 0\.001 s"
     until(lambda: sum(told(worker, said)) == len(journal.runs()) - 1, timeout=10, describe=worker.tail)
@@ -207,8 +198,7 @@ def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journa
 def test_many_unparkable_tasks_are_one_line_a_second(workers: Workers, journal: Journal) -> None:
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
-    app.crowd.delay("first")
-    journal.wait_running(1)
+    journal.wait_begun(app.crowd.delay("first"))
     many = 100
     for number in range(2 + many):  # two may wait; a caller that sends by name is not stopped
         app.app.send_task(app.crowd.name, args=[str(number)])
@@ -218,18 +208,15 @@ def test_many_unparkable_tasks_are_one_line_a_second(workers: Workers, journal: 
     assert len(told(worker, said)) < many / 5
 
 
-def test_disabled_log_needs_no_store_call(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, let_go: Any
-) -> None:
+def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     with Redis(port=own_server.port) as client:
         worker = workers.start(FEATURES, options=("-l", "WARNING"), wait=False)
         app = workers.app(FEATURES)
         with explained(own_server) as asked:
-            app.one_hold.delay("first")
-            journal.wait_running(1)
+            journal.wait_begun(app.one_hold.delay("first"))
             app.one_hold.delay("second")
-            State(client).wait_parked(1)
-            let_go("first", "second")
+            State.at(client).wait_parked(1)
+            journal.let_go("first", "second")
             journal.wait_finished(2)
     assert asked == [0]
     assert not re.search(r"INFO/|throttled|\] parked|resumed", worker.log())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
@@ -10,13 +10,11 @@ from celery.exceptions import ChordError, TaskRevokedError
 from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import ONCE
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -36,7 +34,7 @@ def send_by_name(app: Any, task: Any, *args: Any, **options: Any) -> Any:
     return app.app.send_task(task.name, args=args, **options)
 
 
-def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: State) -> None:
     first = app.hold.delay("a")
     assert app.hold.delay(label="a").id == first.id  # queued or running, by position or by name
     journal.wait_running(1, "a")
@@ -45,7 +43,7 @@ def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: Sta
     assert (locked.task_id, locked.state) == (first.id, "running")
     other = app.hold.delay("b")
     assert other.id != first.id
-    let_go("a", "b")
+    journal.let_go("a", "b")
     assert first.get(timeout=QUICKLY) == "a"
     other.get(timeout=QUICKLY)
     until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
@@ -58,41 +56,36 @@ def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: Sta
     state.wait_empty()
 
 
-def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
-    app: Any, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(app: Any, journal: Journal, state: State) -> None:
     """`send_task`, another language, a beat without the task: the gate catches calls that apply_async has not seen."""
-    first = app.hold.delay("a")
-    journal.wait_running(1, "a")
+    first = journal.wait_begun(app.hold.delay("a"))
     others = [send_by_name(app, app.hold, "a") for _ in range(3)]
     state.wait_parked(3)
-    let_go("a")
+    journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     assert [other.get(timeout=QUICKLY) for other in others] == ["a"] * 3
     assert journal.order() == ["a"]
     state.wait_empty()
 
 
-def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    app.hold.delay("part 0")
-    journal.wait_running(1, "part 0")
+def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: State) -> None:
+    journal.wait_begun(app.hold.delay("part 0"))
     header = [app.hold.s(f"part {number % 15}") for number in range(20)]
     result = chord(header)(app.collect.s())
     journal.wait_running(3)  # one worker's slots at least: the other may have prefetched duplicates only
-    let_go(*(f"part {number}" for number in range(15)))
+    journal.let_go(*(f"part {number}" for number in range(15)))
     assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
     assert sorted(journal.order()) == sorted(["collect", *(f"part {number}" for number in range(15))])
     state.wait_empty()
 
 
-def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    first = app.hold.delay("a")
-    journal.wait_running(1, "a")
+def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.hold.delay("a"))
     parts = group(app.hold.s("a"), app.quick.s("b"), app.hold.s("a")).apply_async()
     links = chain(app.quick.s("c"), app.hold.si("a"), app.note.s("after")).apply_async()
     last = chain(app.quick.s("d"), app.hold.si("a")).apply_async()
     state.wait_parked(4)
-    let_go("a")
+    journal.let_go("a")
     assert parts.get(timeout=QUICKLY) == ["a", "b", "a"]
     assert links.get(timeout=QUICKLY) == "after"
     assert last.get(timeout=QUICKLY) == "a"
@@ -101,15 +94,13 @@ def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal
     state.wait_empty()
 
 
-def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(
-    app: Any, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(app: Any, journal: Journal, state: State) -> None:
     first = [app.hold_elsewhere.delay(label) for label in ("a", "fails")]
     journal.wait_running(2)
     others = [send_by_name(app, app.hold_elsewhere, label) for label in ("a", "fails")]
     links = chain(app.hold_elsewhere.si("a"), app.note.s("after")).apply_async()
     state.wait_parked(3)
-    let_go("a", "fails")
+    journal.let_go("a", "fails")
     assert links.get(timeout=QUICKLY) == "after"
     for a, fails in (first, [app.hold_elsewhere.AsyncResult(other.id) for other in others]):
         assert a.get(timeout=QUICKLY) == "a"
@@ -119,14 +110,12 @@ def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(
     state.wait_empty()
 
 
-def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal, let_go: Any) -> None:
-    app.hold.apply_async(["a"], link=app.note.s("first"))
-    journal.wait_running(1, "a")
+def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal) -> None:
+    journal.wait_begun(app.hold.apply_async(["a"], link=app.note.s("first")))
     app.hold.apply_async(["a"], link=app.note.s("second"))
-    failing = app.fails_finished.apply_async(["f"], link_error=app.note_error.s("first"))
-    journal.wait_running(1, "f")
+    failing = journal.wait_begun(app.fails_finished.apply_async(["f"], link_error=app.note_error.s("first")))
     app.fails_finished.apply_async(["f"], link_error=app.note_error.s("second"))
-    let_go("a", "f")
+    journal.let_go("a", "f")
     with pytest.raises(ValueError, match="f"):
         failing.get(timeout=QUICKLY)
     journal.wait_finished(6)
@@ -150,7 +139,7 @@ def test_remembered_call_does_not_run_again(app: Any, journal: Journal, state: S
     assert app.charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
 
 
-def test_raise(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_raise(app: Any, journal: Journal, state: State) -> None:
     first = app.hold_raise.delay("a")
     with pytest.raises(DuplicateTask, match=f"pending, running or remembered already, as {first.id}") as raised:
         app.hold_raise.delay("a")
@@ -162,13 +151,13 @@ def test_raise(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     whole = chord([app.hold_raise.s("a"), app.quick.s("b")])(app.collect.s())
     with pytest.raises((DuplicateTask, ChordError), match=first.id):
         whole.get(timeout=QUICKLY)
-    let_go("a")
+    journal.let_go("a")
     first.get(timeout=QUICKLY)
     assert "collect" not in journal.order()
     state.wait_empty()
 
 
-def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_skip(app: Any, journal: Journal, state: State) -> None:
     first = app.hold_skip.delay("a")
     skipped = app.hold_skip.delay("a")
     assert (skipped.id != first.id, skipped.ready(), skipped.state) == (True, True, "REVOKED")
@@ -182,29 +171,26 @@ def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
         app.hold_skip.apply_async(("a",), ignore_result=True).get(timeout=QUICKLY)
     whole = chord([app.hold_skip.s("a"), app.quick.s("b")])(app.collect.s())
     state.wait_parked(1)
-    let_go("a")
+    journal.let_go("a")
     assert whole.get(timeout=QUICKLY) == ["a", "b"]
     assert sorted(journal.order()) == ["a", "b", "collect"]
     state.wait_empty()
 
 
-def test_skip_in_a_chain_that_finds_another_lock_on_arrival(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_skip_in_a_chain_that_finds_another_lock_on_arrival(workers: Workers, journal: Journal, state: State) -> None:
     app = workers.app(ONCE)
     workers.start(ONCE)
     links = chain(app.hold_skip.si("a").set(queue="elsewhere"), app.note.s("after")).apply_async()
     assert app.hold_skip.unlock("a")
-    app.hold_skip.delay("a")
-    journal.wait_running(1, "a")
+    journal.wait_begun(app.hold_skip.delay("a"))
     workers.start(ONCE, queues="elsewhere")
     state.wait_parked(1)
-    let_go("a")
+    journal.let_go("a")
     assert links.get(timeout=QUICKLY) == "after"
     state.wait_empty()
 
 
-def test_replace(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_replace(workers: Workers, journal: Journal, state: State) -> None:
     app = workers.app(ONCE)
     old = [app.hold_replace.delay(f"old {number}") for number in range(5)]
     new = app.hold_replace.delay("new")
@@ -212,43 +198,27 @@ def test_replace(workers: Workers, journal: Journal, state: State, let_go: Any) 
     journal.wait_running(1, "new")
     until(lambda: all(result.state == "REVOKED" for result in old), timeout=QUICKLY)
     assert app.hold_replace.delay("late").id == new.id  # it runs: nothing to replace
-    let_go("new")
+    journal.let_go("new")
     new.get(timeout=QUICKLY)
     assert journal.order() == ["new"]
     state.wait_empty()
 
 
-def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    first = app.hold_last.delay("first")
-    journal.wait_running(1, "first")
+def test_keep_last(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.hold_last.delay("first"))
     waiting = [app.hold_last.delay(f"waiting {number}") for number in range(5)]
     last = app.hold_last.delay("last")
     assert len({first.id, last.id, *(result.id for result in waiting)}) == 7
     until(lambda: all(result.state == "REVOKED" for result in waiting), timeout=QUICKLY)
     assert app.hold_last.locked_by("x").next_id == last.id
-    let_go("first", "last")
+    journal.let_go("first", "last")
     assert last.get(timeout=QUICKLY) == "last"
     assert journal.order() == ["first", "last"]
     state.wait_empty()
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
 
-def test_last_one_runs_though_another_has_the_first_outcome(
-    app: Any, journal: Journal, state: State, let_go: Any
-) -> None:
-    first = app.hold_last.delay("first")
-    journal.wait_running(1, "first")
-    last = app.hold_last.delay("last")
-    state.wait_parked(1)
-    same = app.hold_last.apply_async(("same",), task_id="same", throttle={"on_conflict": "return_existing"})
-    state.wait_parked(2)
-    let_go("first", "last", "same")
-    assert [each.get(timeout=QUICKLY) for each in (first, last, same)] == ["first", "last", "first"]
-    state.wait_empty()
-    until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
-
-
-def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: State) -> None:
     app.hold_newest.delay("busy")
     app.hold_last.delay("first")
     journal.wait_running(2)
@@ -257,19 +227,18 @@ def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: 
     for task in (app.hold_newest, app.hold_last):
         with pytest.raises(EncodeError):
             task.delay("a", payload=object())
-    let_go("busy", "first", "a", "last")
+    journal.let_go("busy", "first", "a", "last")
     assert replaced.get(timeout=QUICKLY) == "a: 1"
     assert last.get(timeout=QUICKLY) == "last"
     state.wait_empty()
 
 
-def test_until_started(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    first = app.hold_started.delay("a")
-    journal.wait_running(1, "a")
+def test_until_started(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.hold_started.delay("a"))
     second = app.hold_started.delay("a")
     assert second.id != first.id
     journal.wait_running(2, "a")
-    let_go("a")
+    journal.let_go("a")
     first.get(timeout=QUICKLY)
     second.get(timeout=QUICKLY)
     state.wait_empty()
@@ -298,26 +267,26 @@ def test_until_expires(app: Any, journal: Journal) -> None:
     assert journal.order() == ["a", "a"]
 
 
-def test_retries_keep_the_lock(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_retries_keep_the_lock(app: Any, journal: Journal, state: State) -> None:
     first = app.retries.delay("a")
     duplicate = send_by_name(app, app.retries, "a")
     journal.wait_running(1, "a")
     assert app.retries.delay("a").id == first.id
     journal.wait_started(3, "a")
     assert app.retries.delay("a").id == first.id
-    let_go("a")
+    journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     assert duplicate.get(timeout=QUICKLY) == "a"
     assert {run.task_id for run in journal.runs()} == {first.id}
     state.wait_empty()
 
 
-def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, let_go: Any) -> None:
+def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, journal: Journal) -> None:
     app = workers.app(ONCE)
     workers.start(ONCE)
     first = app.hold.apply_async(["a"], countdown=0.5)
     assert app.hold.delay("a").id == first.id
-    let_go("a")
+    journal.let_go("a")
     first.get(timeout=QUICKLY)
 
     later = app.hold.apply_async(["b"], countdown=3600)
@@ -337,14 +306,11 @@ def test_a_lock_lasts_until_its_task_expires(workers: Workers) -> None:
     assert 800 < app.quick_expiring.locked_by("b").expires_in <= 900
 
 
-def test_a_revoked_duplicate_leaves_the_outcome_to_another(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_revoked_duplicate_leaves_the_outcome_to_another(workers: Workers, journal: Journal, state: State) -> None:
     """Both would have asked for it, one comes only when the first has ended."""
     app = workers.app(ONCE)
     workers.start(ONCE)
-    first = app.hold.delay("a")
-    journal.wait_running(1, "a")
+    first = journal.wait_begun(app.hold.delay("a"))
     parked = app.hold.apply_async(["a"], task_id="parked")
     late = app.hold.apply_async(["a"], task_id="late", queue="elsewhere")
     state.wait_parked(1)
@@ -352,7 +318,7 @@ def test_a_revoked_duplicate_leaves_the_outcome_to_another(
     workers.wait_discarded(parked, timeout=QUICKLY)
     until(lambda: parked.state == "REVOKED", timeout=QUICKLY)
     state.wait_parked(0)
-    let_go("a")
+    journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
     workers.start(ONCE, queues="elsewhere")
@@ -361,14 +327,13 @@ def test_a_revoked_duplicate_leaves_the_outcome_to_another(
     state.wait_empty()
 
 
-def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: Journal) -> None:
     app = workers.app(ONCE)
     worker = workers.start(ONCE, concurrency=1)
-    app.hold.delay("busy")
-    journal.wait_running(1, "busy")
+    journal.wait_begun(app.hold.delay("busy"))
     victim = app.hold_one.delay("a")
     victim.revoke()
-    let_go("busy", "a")
+    journal.let_go("busy", "a")
     workers.wait_discarded(victim, timeout=QUICKLY)
     until(lambda: victim.state == "REVOKED", timeout=QUICKLY)
     until(lambda: app.hold_one.locked_by("a") is None, timeout=QUICKLY)
@@ -376,31 +341,27 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: J
     assert worker.running
 
 
-def test_lock_comes_before_the_limit_and_stays_while_parked(
-    app: Any, journal: Journal, state: State, let_go: Any
-) -> None:
-    first = app.hold_one.delay("a")
-    journal.wait_running(1, "a")
+def test_lock_comes_before_the_limit_and_stays_while_parked(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.hold_one.delay("a"))
     second = app.hold_one.delay("b")
     state.wait_parked(1)
     assert app.hold_one.locked_by("b").state == "queued"
     assert app.hold_one.delay("b").id == second.id
     duplicates = [send_by_name(app, app.hold_one, "b"), send_by_name(app, app.hold_one, "a")]
     state.wait_parked(3)
-    assert state.used() == {app.hold_one.name: 1}
-    let_go("a")
+    assert state.used == {app.hold_one.name: 1}
+    journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     journal.wait_running(1, "b")
-    let_go("b")
+    journal.let_go("b")
     assert second.get(timeout=QUICKLY) == "b"
     assert [result.get(timeout=QUICKLY) for result in duplicates] == ["b", "a"]
     assert journal.order() == ["a", "b"]
     state.wait_empty()
 
 
-def test_a_duplicate_needs_no_place_in_a_full_line(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    first = app.hold_full.delay("a")
-    journal.wait_running(1, "a")
+def test_a_duplicate_needs_no_place_in_a_full_line(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.hold_full.delay("a"))
     second = app.hold_full.delay("b")
     state.wait_parked(1)
     assert app.hold_full.delay("b").id == second.id
@@ -410,7 +371,7 @@ def test_a_duplicate_needs_no_place_in_a_full_line(app: Any, journal: Journal, s
     parts = group(app.hold_full.s("a"), app.hold_full.s("b")).apply_async()
     by_name = send_by_name(app, app.hold_full, "a")
     state.wait_parked(4)
-    let_go("a", "b")
+    journal.let_go("a", "b")
     assert first.get(timeout=QUICKLY) == by_name.get(timeout=QUICKLY) == "a"
     assert parts.get(timeout=QUICKLY) == ["a", "b"]
     state.wait_empty()

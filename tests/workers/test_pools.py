@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import pytest
 
-from tests.support.journal import peak
+from tests.support.journal import Journal, peak
+from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -46,7 +41,7 @@ def start_two(workers: Workers, pool: str, slots: int) -> None:
         worker.wait_ready()
 
 
-def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     slots = 1 if pool == "solo" else 2
     workers.conf["worker_prefetch_multiplier"] = 1
     start_two(workers, pool, slots)
@@ -60,7 +55,7 @@ def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, sta
     app.one.apply_async(("goes",), queue="second")
     journal.wait_finished(1, "goes")
     assert not journal.runs("waits")
-    let_go(*(f"hold{slot}" for slot in range(slots)))
+    journal.let_go(*(f"hold{slot}" for slot in range(slots)))
     journal.wait_finished(1, "waits")
 
     # Early and late acknowledgement share one permit; plain tasks go on beside them.
@@ -80,38 +75,36 @@ def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, sta
     for label in labels:
         app.five.delay(label)
     journal.wait_running(2 * slots)
-    assert state.used() == {app.five.name: 2 * slots}
-    let_go(*labels)
+    assert state.used == {app.five.name: 2 * slots}
+    journal.let_go(*labels)
     journal.wait_finished(8, task="features.five")
     assert len(journal.runs()) == slots + 2 + 3 * each + 8, "something ran twice"
     state.wait_empty()
 
 
 @pytest.mark.parametrize("pool", ["solo"])
-def test_a_long_task_keeps_its_lease(pool: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_long_task_keeps_its_lease(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 1.0
     first, second = (workers.start(FEATURES, pool=pool, queues=queue, wait=False) for queue in ("first", "second"))
     first.wait_ready()
     second.wait_ready()
     app = workers.app(FEATURES)
-    held = app.one_hold.apply_async(("long",), queue="first")
-    journal.wait_running(1)
+    held = journal.wait_begun(app.one_hold.apply_async(("long",), queue="first"))
     app.one.apply_async(("next",), queue="second")
     state.wait_parked(1)
 
     begin = state.lease_end(held.id)
     until(lambda: state.lease_end(held.id) > begin + 2.0, describe="The lease was not renewed.")
-    assert state.held() == [held.id]
+    assert sorted(state.holders) == [held.id]
     assert not journal.runs("next")
-    let_go("long")
+    journal.let_go("long")
     journal.wait_finished(1, "next")
     assert journal.max_running() == 1
     assert "lease_lost" not in first.log()
 
 
 def test_children_that_are_replaced(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(FEATURES, concurrency=2, options=["--max-tasks-per-child", "1"])
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, concurrency=2, options=["--max-tasks-per-child", "1"])
     for number in range(6):
         app.one.delay(f"one{number}", 0.02)
         app.plain.delay(f"plain{number}")
@@ -121,15 +114,14 @@ def test_children_that_are_replaced(workers: Workers, journal: Journal, state: S
     state.wait_empty()
 
 
-def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(FEATURES, options=["--autoscale", "4,1"])
-    app = workers.app(FEATURES)
+def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(FEATURES, options=["--autoscale", "4,1"])
     labels = [f"five{number}" for number in range(8)]
     for label in labels:
         app.five.delay(label)
     journal.wait_running(4)
-    assert state.used() == {app.five.name: 4}
-    let_go(*labels)
+    assert state.used == {app.five.name: 4}
+    journal.let_go(*labels)
     journal.wait_finished(8)
     assert journal.max_running() <= 5
     state.wait_empty()
@@ -137,14 +129,13 @@ def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, 
 
 @pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("gevent", "redis")])
 def test_autoscale_counts_parked_tasks(
-    workers: Workers, journal: Journal, state: State, let_go: Any, tmp_path: Path, broker: str, pool: str
+    workers: Workers, journal: Journal, state: State, tmp_path: Path, broker: str, pool: str
 ) -> None:
     """The worker has none of it when the permits come."""
     if broker == "filesystem":
         use_filesystem_broker(workers, tmp_path)
     workers.start(FEATURES, concurrency=4, queues="other")
-    workers.start(FEATURES, pool=pool, options=["--autoscale", "4,1"])
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, pool=pool, options=["--autoscale", "4,1"])
     for number in range(4):
         app.train.apply_async((f"other{number}",), queue="other")
     journal.wait_running(4)
@@ -153,20 +144,19 @@ def test_autoscale_counts_parked_tasks(
         app.train.delay(label)
         state.wait_parked(number + 1)  # one by one: it counts those that arrive together
 
-    let_go(*(f"other{number}" for number in range(4)))
+    journal.let_go(*(f"other{number}" for number in range(4)))
 
     journal.wait_finished(4)
     journal.wait_running(4)
-    assert state.used() == {"gpu": 4}
-    let_go(*labels)
+    assert state.used == {"gpu": 4}
+    journal.let_go(*labels)
     journal.wait_finished(10)
     assert journal.max_running() == 4
     state.wait_empty()
 
 
 def test_celery_rate_limit_and_countdown_work_with_ours(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(FEATURES, concurrency=4)
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, concurrency=4)
     for number in range(6):
         app.rated.delay(f"rated{number}")
         app.one.apply_async((f"later{number}", 0.05), countdown=0.5)
@@ -195,14 +185,12 @@ def test_solo_without_an_event_loop_runs_tasks_with_an_eta(workers: Workers, jou
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_run_that_was_terminated_is_not_remembered(
-    workers: Workers, journal: Journal, state: State, let_go: Any, pool: str
+    workers: Workers, journal: Journal, state: State, pool: str
 ) -> None:
-    workers.start(ONCE, pool=pool, concurrency=2)
-    app = workers.app(ONCE)
-    first = app.hold_remembered.delay("order 1")
-    journal.wait_running(1, "order 1")
+    app = workers.start_app(ONCE, pool=pool, concurrency=2)
+    first = journal.wait_begun(app.hold_remembered.delay("order 1"))
     app.app.control.revoke(first.id, terminate=True)
     until(lambda: app.hold_remembered.locked_by("order 1") is None)
-    let_go("order 1")
+    journal.let_go("order 1")
     assert app.hold_remembered.delay("order 1").get(timeout=20) == "order 1"
     state.wait_empty()

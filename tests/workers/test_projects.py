@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from celery import chord
 
+from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import ROOT, Workers
 
 DJANGO = "tests.support.projects.django_shop"
 FLASK = "tests.support.projects.flask_shop"
@@ -102,8 +97,7 @@ def test_a_flask_factory(workers: Workers, journal: Journal) -> None:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_an_app_with_a_task_class_of_its_own(workers: Workers, journal: Journal, pool: str) -> None:
-    workers.start(OWN_CLASS, concurrency=4, pool=pool)
-    app = workers.app(OWN_CLASS)
+    app = workers.start_app(OWN_CLASS, concurrency=4, pool=pool)
     results = [app.work.delay(f"work {number}") for number in range(5)]
     results += [app.once.delay("once")]
     assert [result.get(timeout=20) for result in results] == ["acme"] * 6
@@ -143,8 +137,7 @@ def test_a_project_in_which_every_task_can_be_throttled(task_cls: str) -> None:
 
 def test_workers_of_such_a_project(workers: Workers, journal: Journal) -> None:
     workers.conf["task_annotations"] = {f"{EVERY}.annotated": {"limit": 3}}
-    workers.start(EVERY, concurrency=6)
-    app = workers.app(EVERY)
+    app = workers.start_app(EVERY, concurrency=6)
     results = [
         task.delay(f"{task.name} {number}") for number in range(7) for task in (app.work, app.annotated, app.plain)
     ]

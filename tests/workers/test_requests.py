@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery.worker.request import Request
 
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -29,7 +26,7 @@ ROADS = pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed
 
 
 @pytest.fixture
-def send(journal: Journal, state: State, let_go: Any) -> Callable[..., Any]:
+def send(journal: Journal, state: State) -> Callable[..., Any]:
     """``send(app, task, label, parked, **options)`` publishes; a parked one waits behind another before it starts."""
 
     def publish(app: Any, task: Any, label: str, parked: bool, **options: Any) -> Any:
@@ -39,7 +36,7 @@ def send(journal: Journal, state: State, let_go: Any) -> Callable[..., Any]:
         journal.wait_running(1, f"before {label}")
         result = task.apply_async((label,), **options)
         state.wait_parked(1)
-        let_go(f"before {label}")
+        journal.let_go(f"before {label}")
         return result
 
     return publish
@@ -84,8 +81,7 @@ def test_a_soft_time_limit(workers: Workers, journal: Journal, send: Any, parked
 
 def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any) -> None:
     """Celery's requests keep those with which their strategy was made."""
-    workers.start(CUSTOM, concurrency=2)
-    app = workers.app(CUSTOM)
+    app = workers.start_app(CUSTOM, concurrency=2)
     # A worker that has just reported to be ready may not listen yet.
     limited = partial(app.app.control.time_limit, app.requested.name, hard=0.5, reply=True, limit=1, timeout=1)
     [answer] = until(limited, timeout=20)
@@ -102,8 +98,7 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
 
 @ROADS
 def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: State, send: Any, parked: bool) -> None:
-    workers.start(CUSTOM, concurrency=2)
-    app = workers.app(CUSTOM)
+    app = workers.start_app(CUSTOM, concurrency=2)
 
     # A parked message comes by the strategy twice.
     result = send(app, app.strategic, "signed", parked)
@@ -114,16 +109,13 @@ def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: Stat
     state.wait_empty()
 
 
-def test_a_strategy_that_does_not_want_it_any_more(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_strategy_that_does_not_want_it_any_more(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
-    app.hooked.delay("before")
-    journal.wait_running(1, "before")
+    journal.wait_begun(app.hooked.delay("before"))
     unwanted, wanted = app.strategic.delay("unwanted"), app.strategic.delay("wanted")
     state.wait_parked(2)
-    let_go(f"drop.{unwanted.id}", "before")
+    journal.let_go(f"drop.{unwanted.id}", "before")
 
     assert wanted.get(timeout=20) == 2
     assert "dropped" in noted(journal, unwanted.id)
@@ -132,13 +124,10 @@ def test_a_strategy_that_does_not_want_it_any_more(
     assert "Traceback" not in worker.log()
 
 
-def test_a_revoked_task_with_a_strategy_of_the_users(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_revoked_task_with_a_strategy_of_the_users(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
-    app.hooked.delay("before")
-    journal.wait_running(1, "before")
+    journal.wait_begun(app.hooked.delay("before"))
     revoked = app.strategic.delay("revoked")
     state.wait_parked(1)
 
@@ -147,7 +136,7 @@ def test_a_revoked_task_with_a_strategy_of_the_users(
     workers.wait_discarded(revoked)
     until(lambda: revoked.state == "REVOKED")
     state.wait_parked(0)
-    let_go("before")
+    journal.let_go("before")
     state.wait_empty()
     assert "Traceback" not in worker.log()
 
@@ -159,7 +148,7 @@ def test_no_request_is_left_to_the_garbage_collector(workers: Workers, journal: 
     for task, runs in ((app.plain, 1), (app.one, 1), (app.retry, 3), (app.reject_late, 2)):
         for label in range(3):  # but for the first of those with a limit: parked and resumed
             task.delay(f"{task.name} {label}", **({"requeue": True} if runs == 2 else {}))
-    until(lambda: len(journal.runs()) == 3 * 7 and not journal.running() and state.empty(), describe=worker.tail)
+    until(lambda: len(journal.runs()) == 3 * 7 and not journal.running() and state.is_empty(), describe=worker.tail)
 
     worker.term()
     worker.wait()

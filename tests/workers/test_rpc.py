@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, group
 from celery.exceptions import TaskRevokedError
 
 from celery_throttle import ConfigurationError, DuplicateTask, Throttled
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import ONCE
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 ANSWERS = "tests.support.apps.answers"
 QUICKLY = 15.0
@@ -100,7 +98,7 @@ def test_a_call_that_ignores_its_result_is_not_refused() -> None:
 
 
 @pytest.mark.worker
-def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: State) -> None:
     first = app.raises.delay("a")
     with pytest.raises(DuplicateTask) as raised:
         app.raises.delay("a")
@@ -112,32 +110,31 @@ def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: Stat
     with pytest.raises(TaskRevokedError, match=r"^skipped: "):
         by_name.get(timeout=QUICKLY)
     assert app.ignored.delay("c").id == app.ignored.delay("c").id
-    let_go("a", "b", "c")
+    journal.let_go("a", "b", "c")
     assert first.get(timeout=QUICKLY) == "a"
     journal.wait_finished(3)
     state.wait_empty()
 
 
 @pytest.mark.worker
-def test_the_newest_of_several_runs(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    first = app.last.delay("a")
-    journal.wait_running(1, "a")
+def test_the_newest_of_several_runs(app: Any, journal: Journal, state: State) -> None:
+    first = journal.wait_begun(app.last.delay("a"))
     replaced, newest = app.last.delay("b"), app.last.delay("c")
     with pytest.raises(TaskRevokedError):
         replaced.get(timeout=QUICKLY)
-    let_go("a", "c")
+    journal.let_go("a", "c")
     assert first.get(timeout=QUICKLY) == "a"
     assert newest.get(timeout=QUICKLY) == "c"
     state.wait_empty()
 
 
 @pytest.mark.worker
-def test_a_duplicate_in_a_group_fails(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_duplicate_in_a_group_fails(app: Any, journal: Journal, state: State) -> None:
     """It must end, and its worker cannot know the outcome of the first."""
     whole: Any = group(app.skip.s("a"), app.skip.s("a")).apply_async()
     first, second = whole.results
     state.wait_parked(1)
-    let_go("a")
+    journal.let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     with pytest.raises(ConfigurationError, match=rf"Task {app.skip.name}: .*rpc://"):
         second.get(timeout=QUICKLY)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from celery_throttle import ThrottleControl
 from celery_throttle.control.report import diagnose
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Worker, Workers
-    from tests.workers.conftest import State
+from tests.support.workers import BASIC, Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -66,21 +62,19 @@ def test_two_services_with_both_workers_up_lose_nothing(services: Services, jour
     assert "registers" not in other.log()
 
 
-def test_a_parked_task_waits_for_a_worker_of_its_own_broker(
-    services: Services, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_a_parked_task_waits_for_a_worker_of_its_own_broker(services: Services, journal: Journal, state: State) -> None:
     waits = [services.app.one.delay(f"t{number}", 1) for number in range(4)]
     first = services.start(concurrency=1)
     state.wait_parked(3)
     first.term()
     first.wait()
     other = services.start_other(concurrency=4)
-    let_go("a", "b", "c")
+    journal.let_go("a", "b", "c")
     for label in ("a", "b", "c"):
         services.other.call.delay(label)
     journal.wait_finished(3, task="call")
     assert "registers" not in other.log()
-    assert state.parked() == 3
+    assert state.count == 3
 
     throttle = ThrottleControl(services.other.app)
     (why,) = [each for each in throttle.explain(waits[-1].id).reasons if "broker" in each]

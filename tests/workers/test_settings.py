@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery, shared_task
@@ -15,10 +15,7 @@ from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.brokers import broker_of
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedup_of, policies_of
-from tests.support.workers import ROOT
-
-if TYPE_CHECKING:
-    from tests.support.workers import Workers
+from tests.support.workers import ROOT, Workers
 
 REDIS = "redis://127.0.0.1:1/0"  # no server listens there, and none is asked
 

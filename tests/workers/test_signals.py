@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.journal import Journal
-    from tests.support.state import State
-    from tests.support.workers import Worker, Workers
+from tests.support.workers import Worker, Workers
 
 TOLD = "tests.support.apps.told"
 NAME = f"{TOLD}.hold"
@@ -32,18 +30,17 @@ def heard(journal: Journal, *signals: str) -> list[tuple[str, str, dict[str, Any
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, pool: str) -> None:
     worker = workers.start(TOLD, pool=pool, concurrency=2)
     app = workers.app(TOLD)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
+    journal.wait_begun(app.hold.delay("first"))
     second = app.hold.delay("second")
     state.wait_parked(1)
     parked = {"task_id": second.id, "task_name": NAME, "queue": "celery", "needs": NEED}
     until(lambda: heard(journal, "task_parked") == [("task_parked", NAME, parked)])
     assert not heard(journal, "task_resumed")
 
-    let_go("first", "second")
+    journal.let_go("first", "second")
     assert second.get(timeout=20) == "second", "the receivers that raise stop nothing"
     for action in ("task_parked", "task_resumed"):
         record = {"event": "record", "action": action, "task_id": second.id, "task_name": NAME}
@@ -60,16 +57,15 @@ def run_first(workers: Workers, journal: Journal) -> tuple[Any, Any, Worker]:
     workers.conf["throttle_lease"] = 1
     worker = workers.start(TOLD, concurrency=1)
     app = workers.app(TOLD)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    first = journal.wait_begun(app.hold.delay("first"))
     return app, first, worker
 
 
-def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_reclaimed(workers: Workers, journal: Journal) -> None:
     app, first, lost = run_first(workers, journal)
     lost.kill()
     other = workers.start(TOLD, concurrency=1)
-    let_go("next")
+    journal.let_go("next")
     app.hold.delay("next").get(timeout=20)
     assert heard(journal, "permit_reclaimed") == [("permit_reclaimed", NAME, {"task_id": first.id, "needs": NEED})]
     line = rf"reclaimed from task {NAME}\[{first.id}\]: worker \S*{lost.name}\S* is lost or cut off from the store"
@@ -85,23 +81,20 @@ def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:
     assert throttle.limit(app.hold).history().total.reclaimed == 1
 
 
-def test_a_lost_lease(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_a_lost_lease(workers: Workers, journal: Journal) -> None:
     app, first, frozen = run_first(workers, journal)
     frozen.freeze()
     workers.start(TOLD, concurrency=1, queues="other")
-    app.hold.apply_async(["next"], queue="other")
-    journal.wait_running(1, "next")
+    journal.wait_begun(app.hold.apply_async(["next"], queue="other"))
     frozen.thaw()
     lost = {"task_id": first.id, "task_name": NAME, "needs": NEED}
     until(lambda: heard(journal, "lease_lost") == [("lease_lost", NAME, lost)], timeout=20)
-    let_go("first", "next")
+    journal.let_go("first", "next")
 
 
-def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal: Journal, let_go: Any) -> None:
-    workers.start(TOLD, concurrency=2)
-    app = workers.app(TOLD)
-    first = app.once.delay("a")
-    journal.wait_running(1, "a")
+def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal: Journal) -> None:
+    app = workers.start_app(TOLD, concurrency=2)
+    first = journal.wait_begun(app.once.delay("a"))
     app.once.apply_async(["a"], task_id="here")
     elsewhere = app.app.send_task(app.once.name, args=("a",))
     told = until(lambda: (found := heard(journal, "duplicate_dropped"))[1:] and found)
@@ -110,13 +103,12 @@ def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal
         (app.once.name, "here", first.id, "skip"),
         (app.once.name, elsewhere.id, first.id, "skip"),
     }
-    let_go("a")
+    journal.let_go("a")
     first.get(timeout=20)
 
 
 def test_change_is_signalled(workers: Workers, journal: Journal) -> None:
-    workers.start(TOLD, concurrency=1)
-    app = workers.app(TOLD)
+    app = workers.start_app(TOLD, concurrency=1)
     limit = ThrottleControl(app.app).limit(app.hold)
     until(lambda: limit.status().declared)
     limit.override(3, until=60, by="ana", why="big day")

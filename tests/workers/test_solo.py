@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, use_filesystem_broker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 #: Celery asks such a broker for messages for two seconds before it does anything else. So 20 tasks took 40 s.
 COUNT, WITHIN = 20, 15.0
 
 
 @pytest.mark.worker
-def test_parked_tasks_alternate_with_messages(
-    workers: Workers, journal: Journal, state: State, tmp_path: Path, let_go: Any
-) -> None:
+def test_parked_tasks_alternate_with_messages(workers: Workers, journal: Journal, state: State, tmp_path: Path) -> None:
     use_filesystem_broker(workers, tmp_path)
-    workers.start(FEATURES, pool="solo", concurrency=1)
-    app = workers.app(FEATURES)
+    app = workers.start_app(FEATURES, pool="solo", concurrency=1)
     control = ThrottleControl(app.app)
     app.plain.delay("knows its limits").get(timeout=WITHIN)
     control.limit("single").pause()
     for number in range(COUNT):
         app.one.delay(f"parked {number}")
     state.wait_parked(COUNT)
-    app.plain_hold.delay("hold")
-    journal.wait_running(1, "hold")
+    journal.wait_begun(app.plain_hold.delay("hold"))
     control.limit("single").resume()
     for number in range(3):
         app.plain.delay(f"plain {number}")
 
-    let_go("hold")
+    journal.let_go("hold")
 
     journal.wait_finished(1 + 1 + COUNT + 3, timeout=WITHIN)
     order = journal.order()

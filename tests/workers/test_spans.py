@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -12,12 +13,8 @@ from celery.contrib.testing.worker import start_worker
 from celery.signals import task_postrun, task_prerun
 
 from celery_throttle import Limit, ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from celery_throttle.embedded import EmbeddedServer
 
 WAITED = "celery_throttle.waited_ms"
 API, TENANT = Limit("api", 4), Limit("tenant", 1, key="tenant_id")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.worker.held_back import outage
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.runs import Run
 from tests.support.relay import Relay
 from tests.support.tls import TlsFront, make_certificate
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.workers import Workers
 
 with_a_worker = pytest.mark.worker
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -12,20 +14,15 @@ from redis.exceptions import NoPermissionError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import ROOT
-from tests.workers.conftest import FEATURES, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
+from tests.support.workers import ROOT, Workers
+from tests.workers.conftest import FEATURES
 
 pytestmark = pytest.mark.worker
 
@@ -51,17 +48,16 @@ def tls(own_server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[TlsFront, 
         yield front, certificate
 
 
-def check_throttling(workers: Workers, journal: Journal, state: State, let_go: Callable[..., None]) -> None:
+def check_throttling(workers: Workers, journal: Journal, state: State) -> None:
     """One worker, one permit: the second task is parked in this store, and resumed."""
-    workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
-    app.one_hold.delay("hold")
+    app = workers.start_app(FEATURES, concurrency=3)
+    journal.wait_begun(app.one_hold.delay("hold"))
     app.one.delay("next")
-    journal.wait_running(1)
     state.wait_parked(1)
-    channel = Keys(state.prefix).wake
-    until(lambda: state.client.pubsub_numsub(channel)[0][1] == 1, describe="The worker does not hear hints.")
-    let_go("hold")
+    with state.client() as client:
+        channel = Keys("throttle").wake
+        until(lambda: client.pubsub_numsub(channel)[0][1] == 1, describe="The worker does not hear hints.")
+    journal.let_go("hold")
     journal.wait_finished(2)
     assert journal.max_running() == 1
     state.wait_empty()
@@ -70,7 +66,7 @@ def check_throttling(workers: Workers, journal: Journal, state: State, let_go: C
 @one_server_for_all
 @pytest.mark.parametrize("how", ["password", "database", "unix", "managed"])
 def test_the_store_is_named_by_the_setting(
-    how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal, let_go: Any
+    how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     address = f"127.0.0.1:{own_server.port}"
     url = {
@@ -82,7 +78,7 @@ def test_the_store_is_named_by_the_setting(
     database = {"password": 0, "database": 5, "unix": 6, "managed": 7}[how]
     workers.conf["throttle_url"] = url
     with Redis(port=own_server.port, db=database) as client:
-        check_throttling(workers, journal, State(client), let_go)
+        check_throttling(workers, journal, State.at(client))
     if how == "unix":
         with Redis(port=own_server.port) as client:
             assert any("U" in found["flags"] for found in client.client_list())
@@ -90,9 +86,7 @@ def test_the_store_is_named_by_the_setting(
 
 @one_server_for_all
 @pytest.mark.parametrize("how", ["password", "database", "unix"])
-def test_the_store_is_the_broker(
-    how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal, let_go: Any
-) -> None:
+def test_the_store_is_the_broker(how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     address = f"127.0.0.1:{own_server.port}"
     workers.broker = {
         "password": f"redis://named:{IN_URL}@{address}",
@@ -100,18 +94,13 @@ def test_the_store_is_the_broker(
         "unix": f"redis+socket://{own_server.directory}/redis.sock?virtual_host=6",
     }[how]
     with Redis(port=own_server.port, db={"password": 0, "database": 5, "unix": 6}[how]) as client:
-        check_throttling(workers, journal, State(client), let_go)
+        check_throttling(workers, journal, State.at(client))
 
 
 @one_server_for_all
 @pytest.mark.parametrize("how", ["setting", "broker-url", "broker-setting"])
 def test_tls(
-    how: str,
-    tls: tuple[TlsFront, Path],
-    own_server: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    let_go: Any,
+    how: str, tls: tuple[TlsFront, Path], own_server: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     front, certificate = tls
     options = {"ssl_cert_reqs": "required", "ssl_ca_certs": str(certificate)}
@@ -124,7 +113,7 @@ def test_tls(
         workers.broker = secure.replace("rediss", "redis")
         workers.conf["broker_use_ssl"] = options
     with Redis(port=own_server.port, db=4) as client:
-        check_throttling(workers, journal, State(client), let_go)
+        check_throttling(workers, journal, State.at(client))
     assert front.connections >= 2
 
 
@@ -140,7 +129,7 @@ def test_untrusted_certificate_is_refused(tls: tuple[TlsFront, Path]) -> None:
 
 @one_server_for_all
 def test_a_user_with_the_least_rights(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, redis: Redis, let_go: Any
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, redis: Redis
 ) -> None:
     workers.broker = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
     workers.conf |= {"throttle_url": f"redis://least:{IN_URL}@127.0.0.1:{own_server.port}/0", "throttle_prefix": "shop"}
@@ -149,9 +138,8 @@ def test_a_user_with_the_least_rights(
     second.wait_ready()
     app = workers.app(FEATURES)
     with Redis(port=own_server.port) as client:
-        state = State(client, "shop")
-        hold = app.one_hold.apply_async(("hold",), queue="a")
-        journal.wait_running(1)
+        state = State.at(client, "shop")
+        hold = journal.wait_begun(app.one_hold.apply_async(("hold",), queue="a"))
         app.one_hold.apply_async(("a second delivery",), queue="b", task_id=hold.id)
         revoked = app.one.apply_async(("revoked",), queue="b")
         app.one.apply_async(("other queue",), queue="b")
@@ -166,7 +154,7 @@ def test_a_user_with_the_least_rights(
         assert "single" in {limit.name for limit in throttle.status()}
         assert throttle.explain(throttle.holders()[0].task_id).state == "held"
         assert throttle.explain(throttle.parked()[0].task_id).state == "parked"
-        let_go("hold")
+        journal.let_go("hold")
         journal.wait_finished(1 + 1 + 3 + 2)
         state.wait_empty()
         assert client.pubsub_numsub(Keys("shop").wake)[0][1] == 2
@@ -259,7 +247,7 @@ def test_findings_come_with_the_fix(info: dict[str, Any], config: dict[str, str]
     assert all(fix in finding for fix, finding in zip(fixes, found, strict=True))
 
 
-def test_two_projects_on_one_database(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_two_projects_on_one_database(workers: Workers, journal: Journal) -> None:
     """Kept apart by Celery's ``global_keyprefix``, with a limit of one name in both."""
     apps = []
     for number, name in enumerate((FEATURES, "tests.support.apps.custom")):
@@ -273,7 +261,7 @@ def test_two_projects_on_one_database(workers: Workers, journal: Journal, let_go
 
     journal.wait_running(1, task="one_hold")
     journal.wait_running(1, task="hooked")
-    let_go(*(f"{task.name} {number}" for number in range(4) for task in tasks))
+    journal.let_go(*(f"{task.name} {number}" for number in range(4) for task in tasks))
     for result in results:
         result.get(timeout=20)
     assert [len(journal.runs(task=task.name)) for task in tasks] == [4, 4]

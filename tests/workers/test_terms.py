@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import chain, chord
@@ -15,14 +16,10 @@ from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.errors import ConfigurationError
+from tests.support.journal import Journal, Run
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.journal import Journal, Run
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
@@ -35,19 +32,16 @@ LATE_BODY = 0.5
 
 
 def used(state: State) -> dict[str, int]:
-    return {
-        limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used().items()
-    }
+    return {limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used.items()}
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state: State) -> None:
     """Whether it is an argument, a part of one, or the result of a function."""
     tasks = ("by_name", "by_path", "by_function")
-    workers.start_many(2, TERMS, pool="threads", concurrency=12)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, count=2, pool="threads", concurrency=12)
     for task in tasks:
 
         def argument(customer: str, task: str = task) -> Any:
@@ -63,7 +57,7 @@ def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state:
     journal.wait_running(12)
     state.wait_parked(9)
     assert used(state) == {f"{label.partition('/')[0]}/{label}": 1 for label in each}
-    let_go("go")
+    journal.let_go("go")
     journal.wait_finished(21)
     of_each = {"acme": 3, "init": 2, "globex": 1, "hooli": 1}
     assert Counter(journal.order()) == {label: of_each[label.partition("/")[2]] for label in each}
@@ -74,22 +68,21 @@ def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state:
 HOSTILE = ["*", "a\nb", "", " ", "\0", "a\x1fb", "\x01", "\x02", "äöü \N{SNOWMAN}", "x" * 10_000, None, Decimal("1.50")]
 
 
-def test_hostile_keys(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_hostile_keys(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(TERMS, concurrency=len(HOSTILE))
     app = workers.app(TERMS)
     for key in HOSTILE * 2:
         app.by_name.delay(key)
     journal.wait_running(len(HOSTILE))
     state.wait_parked(len(HOSTILE))
-    let_go("go")
+    journal.let_go("go")
     journal.wait_finished(2 * len(HOSTILE))
     assert {journal.max_running(str(key)) for key in HOSTILE} == {1}
     state.wait_empty()
 
 
 def test_a_key_that_cannot_be_found(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(TERMS)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS)
     with pytest.raises(ConfigurationError, match=r"by_path: key: .*order\.customer"):
         app.by_path.delay({"client": "acme"})
     for task, args, option in (
@@ -110,15 +103,11 @@ def test_a_key_that_cannot_be_found(workers: Workers, journal: Journal, state: S
     state.wait_empty()
 
 
-def test_a_retry_keeps_the_key_that_was_found_first(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
-    workers.start(TERMS, concurrency=4)
-    app = workers.app(TERMS)
-    result = app.by_name_retried.delay("acme", "retry")
-    journal.wait_running(1, "not acme")
+def test_a_retry_keeps_the_key_that_was_found_first(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, concurrency=4)
+    result = journal.wait_begun(app.by_name_retried.delay("acme", "retry"))
     assert used(state) == {"by_name_retried/acme": 1}
-    let_go("retry")
+    journal.let_go("retry")
     assert result.get(timeout=20) == "not acme"
     state.wait_empty()
 
@@ -126,10 +115,9 @@ def test_a_retry_keeps_the_key_that_was_found_first(
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Journal, state: State) -> None:
     # More slots than "api" has permits: without a free slot a task does not ask, and is not parked before it does.
-    workers.start_many(2, TERMS, concurrency=9, env=NO_LOOK)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, count=2, concurrency=9, env=NO_LOOK)
     for _ in range(60):
         app.both_hold.delay("flood", "flood")
     journal.wait_running(2)
@@ -141,10 +129,10 @@ def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Jour
     assert used(state) == {"api": 8, "tenant/flood": 2, "tenant/a": 2, "tenant/b": 2, "tenant/c": 2}
     app.both_hold.delay("d")
     state.wait_parked(59)
-    let_go("go")
+    journal.let_go("go")
     journal.wait_finished(7)
     assert len(journal.runs("flood")) == 2
-    let_go("flood")
+    journal.let_go("flood")
     journal.wait_finished(67, timeout=40)
     assert journal.max_running("flood") == 2
     state.wait_empty()
@@ -168,8 +156,7 @@ def assert_paced(runs: Sequence[Run], published: float, count: int, seconds: flo
 
 
 def test_a_rate_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=2, env=NO_LOOK)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, count=2, concurrency=2, env=NO_LOOK)
     published = time.monotonic()
     for number in range(103):
         app.paced.delay(f"n{number}")
@@ -181,8 +168,7 @@ def test_a_rate_over_two_workers(workers: Workers, journal: Journal, state: Stat
 
 
 def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(TERMS, concurrency=4, env=NO_LOOK)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, concurrency=4, env=NO_LOOK)
     published = time.monotonic()
     # Before the third start is due, however long it takes to publish them.
     expires = datetime.now(timezone.utc) + timedelta(seconds=0.9)
@@ -203,9 +189,7 @@ def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Jour
     state.wait_empty()
 
 
-def test_start_comes_due_while_its_worker_is_busy(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_start_comes_due_while_its_worker_is_busy(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(TERMS, concurrency=1, queues="celery,busy", env=NO_LOOK)
     conf = {"worker_prefetch_multiplier": 1}
     other = workers.start(TERMS, concurrency=1, queues="celery,other", env=NO_LOOK, conf=conf)
@@ -222,11 +206,11 @@ def test_start_comes_due_while_its_worker_is_busy(
     for number in range(2):
         app.seldom.delay(f"due{number}")
     state.wait_parked(2)
-    let_go("short")
+    journal.let_go("short")
     journal.wait_finished(2, task="terms.plain_hold")
     journal.wait_finished(5, task="terms.seldom")
     assert journal.running("long")
-    let_go("long")
+    journal.let_go("long")
     journal.wait_finished(8)
     state.wait_empty()
 
@@ -234,63 +218,35 @@ def test_start_comes_due_while_its_worker_is_busy(
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def test_costs(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start_many(2, TERMS, concurrency=4)
-    app = workers.app(TERMS)
+def test_costs(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, count=2, concurrency=4)
     app.by_pages.delay("pages", pages=2)
     app.by_pages.delay("default")
     journal.wait_running(2)
     assert used(state) == {"memory": 3}
     app.by_parts.delay("parts", [1, 2, 3])
     state.wait_parked(1)
-    let_go("pages")
+    journal.let_go("pages")
     journal.wait_running(1, "parts")
     assert used(state) == {"memory": 4}
-    let_go("default", "parts")
+    journal.let_go("default", "parts")
     journal.wait_finished(3)
-    state.wait_empty()
-
-
-def test_one_that_needs_many_is_not_starved_by_small_ones(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
-    workers.start_many(2, TERMS, pool="threads", concurrency=12)
-    app = workers.app(TERMS)
-    for number in range(4):
-        app.small_hold.delay(f"hold{number}")
-    journal.wait_running(4)
-    app.big.delay("big")
-    state.wait_parked(1)
-    for number in range(40):
-        app.small.delay(f"small{number}", 0.01)
-    state.wait_parked(41)
-    for number in range(4):
-        let_go(f"hold{number}")
-        journal.wait_finished(number + 1)
-    journal.wait_running(1, "big")
-    assert not journal.runs(task="terms.small")
-    assert used(state) == {"memory": 4}
-    let_go("big")
-    journal.wait_finished(45)
-    assert journal.max_running(task="terms.small") <= 4
     state.wait_empty()
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
-def test_tenants_take_turns(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start_many(2, TERMS, concurrency=2)
-    app = workers.app(TERMS)
-    app.in_turns.delay("first", "first")
-    journal.wait_running(1)
+def test_tenants_take_turns(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, count=2, concurrency=2)
+    journal.wait_begun(app.in_turns.delay("first", "first"))
     for _ in range(20):
         app.in_turns.delay("flood")
     state.wait_parked(20)
     for _ in range(5):
         app.in_turns.delay("other")
     state.wait_parked(25)
-    let_go("first")
+    journal.let_go("first")
     journal.wait_finished(26)
     order = journal.order()[1:]
     # One of each in each round, until the other one's are through.
@@ -302,15 +258,13 @@ def test_tenants_take_turns(workers: Workers, journal: Journal, state: State, le
 # -- as long as may be -------------------------------------------------------------------------------------------------
 
 
-def test_a_start_deadline(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(TERMS, concurrency=4, options=["-E"])
-    app = workers.app(TERMS)
+def test_a_start_deadline(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, concurrency=4, options=["-E"])
     revoked: list[dict[str, Any]] = []
     with app.app.connection_for_read() as own:
         receiver = app.app.events.Receiver(own, handlers={"task-revoked": revoked.append})
         with receiver.consumer_context() as (connection, _, _):
-            app.patient.delay("hold")
-            journal.wait_running(1, "hold")
+            journal.wait_begun(app.patient.delay("hold"))
             late = app.hurried.apply_async(("late",), link_error=app.on_error.s())
             whole = chord([app.hurried.s("part"), app.plain.s("other part")], app.collect.s())()
             in_time = app.in_time.delay("in time")
@@ -332,7 +286,7 @@ def test_a_start_deadline(workers: Workers, journal: Journal, state: State, let_
     other = chord([app.in_time.s("expires").set(expires=soon), app.plain.s("third part")], app.collect.s())()
     state.wait_parked(2)
     until(lambda: datetime.now(timezone.utc) > soon)
-    let_go("hold")
+    journal.let_go("hold")
     assert isinstance(other.get(propagate=False, timeout=10), ChordError)
     assert in_time.get(timeout=10) == "in time"
     assert app.hurried.delay("at once").get(timeout=10) == "at once"
@@ -345,17 +299,15 @@ def test_a_start_deadline(workers: Workers, journal: Journal, state: State, let_
 
 
 def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(
-    workers: Workers, journal: Journal, state: State, let_go: Any
+    workers: Workers, journal: Journal, state: State
 ) -> None:
-    workers.start(TERMS, concurrency=4)
-    app = workers.app(TERMS)
-    app.hurried_once.delay("hold")
-    journal.wait_running(1, "hold")
+    app = workers.start_app(TERMS, concurrency=4)
+    journal.wait_begun(app.hurried_once.delay("hold"))
     late = app.app.send_task(f"{TERMS}.hurried_once", args=["late"])
     with pytest.raises(TaskRevokedError, match="expired"):
         late.get(timeout=20)
     assert journal.running("hold")
-    let_go("hold")
+    journal.let_go("hold")
     journal.wait_finished(1)
     assert not journal.runs("late")
     state.wait_empty()
@@ -364,21 +316,20 @@ def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(
 # -- as many as may be -------------------------------------------------------------------------------------------------
 
 
-def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start(TERMS, concurrency=2)
     app = workers.app(TERMS)
-    app.few_wait.delay("hold", hold=True)
-    journal.wait_running(1)
+    journal.wait_begun(app.few_wait.delay("hold", hold=True))
     for number in range(10):
         # By name: `delay` would refuse those that may not wait.
         app.app.send_task(app.few_wait.name, (f"n{number}",))
     state.wait_parked(2)
     app.plain.delay("meanwhile")
     journal.wait_finished(1, "meanwhile")
-    assert state.parked() == 2
+    assert state.count == 2
     # The worker stops, and the next one gets the rest from the broker.
     worker.term()
-    let_go("hold")
+    journal.let_go("hold")
     assert worker.wait() == 0
     workers.start(TERMS, concurrency=2)
     journal.wait_finished(12, timeout=60)
@@ -390,9 +341,7 @@ def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal,
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
-def test_two_workers_that_declare_a_limit_differently(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_two_workers_that_declare_a_limit_differently(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(TERMS, concurrency=6)
     name = f"{TERMS}.by_name"
     second = workers.start(TERMS, concurrency=6, conf={"task_annotations": {name: {"limit": 3}}})
@@ -404,7 +353,7 @@ def test_two_workers_that_declare_a_limit_differently(
     state.wait_parked(2)
     third = workers.start(TERMS, conf={"task_annotations": {f"{TERMS}.paced": {"rate": "60/s"}, name: {"limit": 3}}})
     third.wait_for_log(rf"limit '{TERMS}.paced' was declared as 50/s \(burst 3\) .*60/s \(burst 3\)")
-    let_go("go")
+    journal.let_go("go")
     journal.wait_finished(5)
     assert journal.max_running() == 3
     state.wait_empty()
@@ -433,11 +382,9 @@ def test_report_names_the_workers_that_declare_differently(workers: Workers) -> 
 # -- together with the rest --------------------------------------------------------------------------------------------
 
 
-def test_with_an_identity_lock(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start_many(2, TERMS, concurrency=4)
-    app = workers.app(TERMS)
-    first = app.both_once.delay("acme", "first")
-    journal.wait_running(1)
+def test_with_an_identity_lock(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, count=2, concurrency=4)
+    first = journal.wait_begun(app.both_once.delay("acme", "first"))
     assert app.both_once.delay("acme", "first").id == first.id
     same = app.app.send_task(f"{TERMS}.both_once", args=["acme", "first"])
     app.both_once.delay("acme", "second")
@@ -445,7 +392,7 @@ def test_with_an_identity_lock(workers: Workers, journal: Journal, state: State,
     app.both_once.delay("acme", "third")
     state.wait_parked(2)
     assert used(state) == {"api": 2, "tenant/acme": 2}
-    let_go("first", "second", "third")
+    journal.let_go("first", "second", "third")
     assert same.get(timeout=20) == "acme"
     journal.wait_finished(3)
     assert len(journal.runs()) == 3
@@ -453,8 +400,7 @@ def test_with_an_identity_lock(workers: Workers, journal: Journal, state: State,
 
 
 def test_in_canvases_and_with_a_countdown(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=4)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, count=2, concurrency=4)
     parts = [app.both.s(f"t{number % 3}", 0.01) for number in range(30)]
     total = chord(parts, app.collect.s())()
     # Of the second one, the key is known only when the first has ended.
@@ -469,8 +415,7 @@ def test_in_canvases_and_with_a_countdown(workers: Workers, journal: Journal, st
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
-    app = workers.app(TERMS)
+    app = workers.start_app(TERMS, count=2, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
     published = time.monotonic()
     for number in range(30):
         app.both.delay(f"t{number % 3}", 0.02)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.worker import parked_leftovers
 from tests.store.terms_caller import TermsCaller, terms
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
 

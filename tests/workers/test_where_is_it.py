@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import states
+from redis import Redis
 
 from celery_throttle import ThrottleControl
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
 from tests.workers.test_events import Monitor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from redis import Redis
-
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-    from tests.workers.conftest import State
 
 pytestmark = pytest.mark.worker
 
@@ -72,7 +68,7 @@ def test_parked_task_is_in_no_queue_and_not_unacknowledged(redis: Redis) -> None
 
 def test_parked_task_stays_through_purge(scene: Scene, state: State) -> None:
     assert scene.control.purge() == 0
-    assert state.parked() == 1
+    assert state.count == 1
 
 
 def test_parked_task_is_pending_in_the_result_backend(scene: Scene) -> None:
@@ -103,18 +99,18 @@ def test_parked_task_that_is_revoked_ends_at_once(scene: Scene, state: State) ->
     state.wait_parked(0)
 
 
-def test_flower_gauge_is_off_if_another_worker_starts_the_task(scene: Scene, journal: Journal, let_go: Any) -> None:
+def test_flower_gauge_is_off_if_another_worker_starts_the_task(scene: Scene, journal: Journal) -> None:
     """It adds a task at the worker that received it, and takes it away at the one that started it."""
     scene.control.add_consumer("celery", destination=[scene.on_second], reply=True, timeout=5, limit=1)
     scene.first.term()  # it starts nothing more, and hands its permit on
-    let_go("runs", "waits")
+    journal.let_go("runs", "waits")
     journal.wait_finished(2)
     scene.monitor.wait_for(scene.parked.id, "task-succeeded")
     assert prefetched(scene) == {scene.on_first: 1, scene.on_second: -1}
 
 
-def test_flowers_gauge_is_right_where_one_worker_does_both(scene: Scene, journal: Journal, let_go: Any) -> None:
-    let_go("runs", "waits")
+def test_flowers_gauge_is_right_where_one_worker_does_both(scene: Scene, journal: Journal) -> None:
+    journal.let_go("runs", "waits")
     journal.wait_finished(2)
     scene.monitor.wait_for(scene.parked.id, "task-succeeded")
     assert prefetched(scene) == {scene.on_first: 0}

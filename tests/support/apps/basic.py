@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from typing import Any
 
-from celery import Celery
-
 from celery_throttle import Throttled
+from tests.support.apps import new_app, run_for
 from tests.support.journal import Journal
 
 # Not shared: each import of this module is an app of its own, in the same process too.
-app = Celery("basic", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
-
-
-def _record(task: Any, label: str, seconds: float) -> str:
-    with Journal.from_environment().run(task.request, label):
-        time.sleep(seconds)
-    return label
+app = new_app("basic")
 
 
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str, seconds: float = 0.0) -> str:
     """Not throttled."""
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)
 def work(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True)
 def work_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True, reject_on_worker_lost=True)
 def work_again(self: Any, label: str, seconds: float = 0.0) -> str:
     """Late acknowledgement, and run again when the child that ran it is lost."""
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1)
 def one(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)
@@ -74,5 +60,5 @@ def retry(self: Any, label: str, seconds: float = 0.0) -> str:
 @app.task(shared=False, bind=True)
 def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
     """The end of a chord."""
-    _record(self, label, 0.0)
+    run_for(self, label, 0.0)
     return sorted(labels)

@@ -6,25 +6,16 @@ The first run of a label waits for the door ``<label>.1``, the second for ``<lab
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 from fcntl import LOCK_EX
-from typing import TYPE_CHECKING, Any
-
-from celery import Celery
+from pathlib import Path
+from typing import Any
 
 from celery_throttle import Limit, Throttled
+from tests.support.apps import new_app
 from tests.support.journal import Journal
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-app = Celery("blocking", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
+app = new_app("blocking")
 
 SINGLE = Limit("single", 1)
 _KEEPS_THE_GIL = ctypes.PyDLL(None)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import task_failure, task_received
 from celery.worker.request import Request
 from celery.worker.strategy import default
 
 from celery_throttle import Limit, Throttled
-from tests.support.journal import VARIABLE, Journal
+from tests.support.apps import new_app
+from tests.support.journal import Journal
 
-app = Celery("custom", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
+app = new_app("custom")
 
 single = Limit("single", 1)
 
@@ -72,7 +65,7 @@ def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
     handle = default(task, app, consumer)
 
     def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:
-        if Path(f"{os.environ[VARIABLE]}.drop.{message.headers['id']}").exists():
+        if Journal.from_environment().is_let_go(f"drop.{message.headers['id']}"):
             Journal.note("dropped", task_id=message.headers["id"])
             return ack(None, ())
         message.headers["signed"] = message.headers.get("signed", 0) + 1
@@ -94,11 +87,9 @@ class Hooks(Throttled):
 
 
 def _hold(task: Any, label: str, seconds: float) -> str:
-    place = Path(f"{os.environ[VARIABLE]}.{label}")
-    deadline = time.monotonic() + seconds
-    with Journal.from_environment().run(task.request, label):
-        while not place.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+    journal = Journal.from_environment()
+    with journal.run(task.request, label):
+        journal.wait_let_go(label, seconds)
     return label
 
 

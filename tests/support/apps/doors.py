@@ -1,4 +1,4 @@
-"""Tasks that run until the test opens their door: the test decides when they end, not the clock.
+"""Tasks that run until the test lets them go: the test decides when they end, not the clock.
 
 Each run notes which other runs of its limit still have a living process when it begins (event "beside"). So a cap can
 be checked where the processes that the test kills cannot note their end.
@@ -9,31 +9,27 @@ be checked where the processes that the test kills cannot note their end.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from celery.signals import worker_process_init
 
 from celery_throttle import Limit, Throttled
+from tests.support.apps import new_app
 from tests.support.journal import Journal
 from tests.support.looks import look_every
 from tests.support.workers import alive
 
 look_every()
 
-app = Celery("doors", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
+app = new_app(
+    "doors",
     task_routes={
         "tests.support.apps.doors.left": {"queue": "left"},
         "tests.support.apps.doors.right": {"queue": "right"},
     },
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
 )
 
 
@@ -55,12 +51,10 @@ def _limit(task: str) -> str:
 
 def _hold(task: Any, label: str, how: str = "return") -> str:
     journal = Journal.from_environment()
-    place = journal.path.parent / "doors"  # a file named after the label, or * for all, ends the run
     with journal.run(task.request, label):
         beside = _beside(journal, task.request, _limit(task.request.task))
         journal.write("beside", limit=_limit(task.request.task), label=label, others=beside)
-        while not ((place / label).exists() or (place / "*").exists()):
-            time.sleep(0.01)
+        journal.wait_let_go(label)
         if how == "exit":
             journal.killed([os.getpid()])
             os._exit(3)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from typing import Any
 
-from celery import Celery
-
+from tests.support.apps import new_app
 from tests.support.journal import Journal
 
-app = Celery(
-    "every",
-    broker=os.environ.get("BROKER_URL"),
-    backend=os.environ.get("RESULT_BACKEND"),
-    task_cls="celery_throttle:Throttled",
-)
-app.conf.update(broker_connection_retry_on_startup=True, **json.loads(os.environ.get("TEST_CONF", "{}")))
+app = new_app("every", task_cls="celery_throttle:Throttled")
 
 
 def _record(task: Any, label: str) -> str:

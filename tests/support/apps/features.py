@@ -6,28 +6,22 @@ import json
 import os
 import time
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.signals import task_prerun
 
 from celery_throttle import Limit, Throttled
+from tests.support.apps import new_app, run_for, run_held
 from tests.support.filesystem import make_safe
-from tests.support.journal import VARIABLE, Journal
+from tests.support.journal import Journal
 
 LONGEST_WAIT = 60.0
 
 if os.environ.get("BROKER_URL", "").startswith("filesystem:"):
     make_safe()
 
-app = Celery("features", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
+app = new_app("features")
 
 gpu = Limit("gpu", 4)
 single = Limit("single", 1)
@@ -39,80 +33,60 @@ def _note_prerun(task_id: str, task: Any, **_: Any) -> None:
     Journal.note("prerun", task_id=task_id, task=task.name)
 
 
-def _wait_for(name: str) -> None:
-    """Return once the test has let this label go: ``touch <journal>.<label>``."""
-    path = Path(f"{os.environ[VARIABLE]}.{name}")
-    deadline = time.monotonic() + LONGEST_WAIT
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-
-
-def _record(task: Any, label: str, seconds: float = 0.0) -> str:
-    with Journal.from_environment().run(task.request, label):
-        time.sleep(seconds)
-    return label
-
-
-def _hold(task: Any, label: str) -> str:
-    with Journal.from_environment().run(task.request, label):
-        _wait_for(label)
-    return label
-
-
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True)
 def plain_hold(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)
 def work(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True)
 def work_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=5)
 def five(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=gpu)
 def train(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=gpu)
 def predict(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single)
 def one(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single, acks_late=True)
 def one_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single)
 def one_hold(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, rate_limit="20/s")
 def rated(self: Any, label: str) -> str:
     """Celery's own, local rate limit together with ours."""
-    return _record(self, label)
+    return run_for(self, label)
 
 
 # -- the end of a task -------------------------------------------------------------------------------------------------
@@ -204,7 +178,7 @@ def hard_limited(self: Any, label: str) -> str:
 @app.task(shared=False, bind=True, base=Throttled, limit=seen)
 def blocker(self: Any, label: str) -> str:
     """Keeps the permit that ``echo`` needs."""
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 def _short(value: Any) -> Any:
@@ -229,12 +203,12 @@ def echo(self: Any, *args: Any, **kwargs: Any) -> str:
 
 @app.task(shared=False, bind=True)
 def linked(self: Any, *args: Any) -> str:
-    return _record(self, f"linked:{args[-1]}")
+    return run_for(self, f"linked:{args[-1]}")
 
 
 @app.task(shared=False, bind=True)
 def on_error(self: Any, *_: Any) -> str:
-    return _record(self, "on_error")
+    return run_for(self, "on_error")
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=seen)
@@ -246,12 +220,12 @@ def fail(self: Any, label: str) -> None:
 @app.task(shared=False, bind=True)
 def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
     """The end of a chord."""
-    _record(self, label)
+    run_for(self, label)
     return sorted(labels)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single)
 def follow(self: Any, before: str, label: str) -> str:
     """A link of a chain."""
-    _record(self, label)
+    run_for(self, label)
     return f"{before}>{label}"

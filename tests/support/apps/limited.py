@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
-
 from celery_throttle import Limit, RateLimited, Throttled
+from tests.support.apps import new_app, run_for, run_held
 from tests.support.journal import Journal
 
-app = Celery("limited", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
+app = new_app("limited")
 
 
 def _call(
@@ -27,7 +17,7 @@ def _call(
     """Get a "slow down" until the test lets it go."""
     journal = Journal.from_environment()
     with journal.run(task.request, label):
-        if not Path(f"{journal.path}.{label}").exists():
+        if not journal.is_let_go(label):
             raise RateLimited(retry_after, limit, max_rounds)
     return f"{label} after {task.request.retries}"
 
@@ -71,8 +61,7 @@ def call_twice_more(self: Any, label: str, retry_after: str = "0.1") -> str:
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str) -> str:
     """Not throttled."""
-    with Journal.from_environment().run(self.request, label):
-        return label
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True)
@@ -83,12 +72,7 @@ def call_without(self: Any, label: str, retry_after: float = 0.2) -> str:
 
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("crowd", 1, max_parked=2))
 def crowd(self: Any, label: str) -> str:
-    journal = Journal.from_environment()
-    with journal.run(self.request, label):
-        deadline = time.monotonic() + 60
-        while not Path(f"{journal.path}.{label}").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-    return label
+    return run_held(self, label)
 
 
 @app.task(shared=False)
@@ -102,5 +86,4 @@ booked = Limit("booked", rate="1/d")
 
 @app.task(shared=False, bind=True, base=Throttled, limit=booked)
 def book(self: Any, label: str) -> str:
-    with Journal.from_environment().run(self.request, label):
-        return label
+    return run_for(self, label)

@@ -1,17 +1,15 @@
-"""Tasks that run once, and hold until the test lets them go: ``let_go(label)`` makes the file they wait for."""
+"""Tasks that run once, and hold until the test lets them go (`Journal.let_go`)."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
 from celery.app.backends import by_url
 
 from celery_throttle import Throttled
+from tests.support.apps import new_app
 from tests.support.journal import Journal
 
 if "CLOCK_SKEW" in os.environ:
@@ -19,12 +17,7 @@ if "CLOCK_SKEW" in os.environ:
     _time, _skew = time.time, float(os.environ["CLOCK_SKEW"])
     time.time = lambda: _time() + _skew
 
-app = Celery("once", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
+app = new_app("once")
 
 
 def _token(task: Any) -> int | None:
@@ -35,9 +28,7 @@ def _hold(task: Any, label: str) -> str:
     journal = Journal.from_environment()
     with journal.run(task.request, label):
         journal.write("fence", label=label, task_id=task.request.id, token=_token(task))
-        deadline = time.monotonic() + 60
-        while not Path(f"{journal.path}.{label}").exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        journal.wait_let_go(label)
     return label
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from contextvars import ContextVar
 from typing import Any
 
-from celery import Celery, Task
+from celery import Task
 
 from celery_throttle import Throttled
+from tests.support.apps import new_app
 from tests.support.journal import Journal
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -33,10 +32,7 @@ class Tenanted(Task):  # type: ignore[type-arg]
         Journal.from_environment().write("on_success", task_id=task_id)
 
 
-app = Celery(
-    "own_class", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"), task_cls=Tenanted
-)
-app.conf.update(broker_connection_retry_on_startup=True, **json.loads(os.environ.get("TEST_CONF", "{}")))
+app = new_app("own_class", task_cls=Tenanted)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)

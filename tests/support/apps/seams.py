@@ -1,101 +1,75 @@
 """Tasks for events between two parts: two limits, two queues, two releases, a run and its retry.
 
-Runs that hold go on until the test opens their door, as in `doors`. ``OLDER_RELEASE`` in the environment makes the app
+Runs that hold go on until the test lets them go. ``OLDER_RELEASE`` in the environment makes the app
 that of a release which does not have ``charge`` yet; ``LOOK_EVERY`` as in `doors`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from typing import Any
 
-from celery import Celery
 from celery.signals import task_postrun
 from kombu import Exchange, Queue
 
 from celery_throttle import Limit, Throttled
-from tests.support.journal import Journal
+from tests.support.apps import new_app, run_for, run_held
 from tests.support.looks import look_every
 
 look_every()
 
-app = Celery("seams", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
+app = new_app(
+    "seams",
     task_queues=[
         Queue("celery"),
         Queue("alpha"),
         Queue("media", Exchange("media", type="topic"), routing_key="media.#"),
         *(Queue(f"q{number:03}") for number in range(300)),
     ],
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
 )
-
-
-def _hold(task: Any, label: str) -> str:
-    journal = Journal.from_environment()
-    place = journal.path.parent / "doors"
-    with journal.run(task.request, label):
-        while not ((place / label).exists() or (place / "*").exists()):
-            time.sleep(0.01)
-    return label
-
-
-def _record(task: Any, label: str, seconds: float = 0.0) -> str:
-    with Journal.from_environment().run(task.request, label):
-        time.sleep(seconds)
-    return label
 
 
 @app.task(bind=True, shared=False)
 def plain(self: Any, label: str) -> str:
     """Not throttled."""
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=1)
 def one(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=2)
 def pair(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=6)
 def six(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=6)
 def frame(self: Any, label: str) -> str:
     """Half a second of something expensive."""
-    return _record(self, label, 0.5)
+    return run_for(self, label, 0.5)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=2)
 def busy(self: Any, label: str) -> str:
-    return _record(self, label, 0.15)
+    return run_for(self, label, 0.15)
 
 
 @app.task(bind=True, shared=False, base=Throttled, rate="5/s")
 def paced(self: Any, label: str) -> str:
-    return _record(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, rate="1/s", key="who")
-def paced_each(self: Any, who: str) -> str:
-    return _record(self, who)
+    return run_for(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
 def retried(self: Any, label: str) -> str:
     """Holds, and is tried again once, after its permit is back."""
-    _hold(self, label)
+    run_held(self, label)
     if self.request.retries == 0:
         raise self.retry(countdown=1)
     return label
@@ -103,13 +77,13 @@ def retried(self: Any, label: str) -> str:
 
 @app.task(bind=True, shared=False, base=Throttled, limit=1, max_parked=2)
 def crowded(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
 def late(self: Any, label: str) -> str:
     """Is delivered again when it has taken too long."""
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(
@@ -117,7 +91,7 @@ def late(self: Any, label: str) -> str:
 )  # fmt: skip
 def late_one(self: Any, label: str) -> str:
     """The same, and throttled."""
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(
@@ -128,13 +102,13 @@ def lost(self: Any, label: str) -> str:
     """Its process is lost at the first attempt."""
     if not self.request.retries:
         os._exit(3)
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True)
 def lost_afterwards(self: Any, label: str) -> str:
     """Its process is lost when its success is stored."""
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @task_postrun.connect(sender=lost_afterwards)
@@ -144,7 +118,7 @@ def _lose(**_: Any) -> None:
 
 @app.task(bind=True, shared=False, base=Throttled, singleton=True)
 def once(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 till = Limit("till", 1)
@@ -153,14 +127,9 @@ if "OLDER_RELEASE" not in os.environ:
 
     @app.task(bind=True, shared=False, base=Throttled, limit=till, singleton=True, remember=600)
     def charge(self: Any, label: str) -> str:
-        return _record(self, label)
+        return run_for(self, label)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=till)
 def receipt(self: Any, label: str) -> str:
-    return _record(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, rate="1/h", key="who")
-def seldom_each(self: Any, who: str) -> str:
-    return _record(self, who)
+    return run_for(self, label)

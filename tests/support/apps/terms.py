@@ -6,65 +6,38 @@ A run is counted by its label, which is mostly its key. A task that holds goes o
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
-
 from celery_throttle import Limit, Throttled
-from tests.support.journal import VARIABLE, Journal
+from tests.support.apps import new_app, run_for, run_held
 from tests.support.looks import look_every
 
 look_every()
 
-app = Celery("terms", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
-
-
-def _record(task: Any, label: str, seconds: float = 0.0) -> str:
-    with Journal.from_environment().run(task.request, label):
-        time.sleep(seconds)
-    return label
-
-
-def _hold(task: Any, label: str, name: str = "") -> str:
-    """Return once the test has let this name go, by default the label: ``touch <journal>.<name>``."""
-    path = Path(f"{os.environ[VARIABLE]}.{name or label}")
-    with Journal.from_environment().run(task.request, label):
-        deadline = time.monotonic() + 60.0
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-    return label
+app = new_app("terms")
 
 
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str, seconds: float = 0.0) -> str:
     """Not throttled."""
-    return _record(self, label, seconds)
+    return run_for(self, label, seconds)
 
 
 @app.task(shared=False, bind=True)
 def plain_hold(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True)
 def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
     """The end of a chord."""
-    _record(self, label)
+    run_for(self, label)
     return sorted(labels)
 
 
 @app.task(shared=False, bind=True)
 def on_error(self: Any, *_: Any) -> str:
-    return _record(self, "on_error")
+    return run_for(self, "on_error")
 
 
 # -- by key ----------------------------------------------------------------------------------------------------------
@@ -72,12 +45,12 @@ def on_error(self: Any, *_: Any) -> str:
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, key="customer_id")
 def by_name(self: Any, customer_id: Any, name: str = "go") -> str:
-    return _hold(self, str(customer_id), name)
+    return run_held(self, str(customer_id), name)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, key="order.customer")
 def by_path(self: Any, order: dict[str, str]) -> str:
-    return _hold(self, order["customer"], "go")
+    return run_held(self, order["customer"], "go")
 
 
 def _customer(order: dict[str, str], **_: Any) -> str:
@@ -86,16 +59,16 @@ def _customer(order: dict[str, str], **_: Any) -> str:
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, key=_customer)
 def by_function(self: Any, order: dict[str, str]) -> str:
-    return _hold(self, order["customer"].lower(), "go")
+    return run_held(self, order["customer"].lower(), "go")
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, key="customer_id", max_retries=1)
 def by_name_retried(self: Any, customer_id: str, name: str) -> str:
     """Changes the argument that its key came from."""
     if self.request.retries == 0:
-        _record(self, customer_id)
+        run_for(self, customer_id)
         raise self.retry(args=(f"not {customer_id}", name), countdown=0)
-    return _hold(self, customer_id, name)
+    return run_held(self, customer_id, name)
 
 
 # -- several ---------------------------------------------------------------------------------------------------------
@@ -105,17 +78,17 @@ _several = [Limit("api", 8), Limit("tenant", 2, key="tenant_id")]
 
 @app.task(shared=False, bind=True, base=Throttled, limit=_several)
 def both(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
-    return _record(self, tenant_id, seconds)
+    return run_for(self, tenant_id, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=_several, acks_late=True)
 def both_late(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
-    return _record(self, tenant_id, seconds)
+    return run_for(self, tenant_id, seconds)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=_several)
 def both_hold(self: Any, tenant_id: str, name: str = "go") -> str:
-    return _hold(self, tenant_id, name)
+    return run_held(self, tenant_id, name)
 
 
 # -- rates -----------------------------------------------------------------------------------------------------------
@@ -123,27 +96,27 @@ def both_hold(self: Any, tenant_id: str, name: str = "go") -> str:
 
 @app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=3)
 def paced(self: Any, label: str) -> str:
-    return _record(self, label)
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, rate="50/s")
 def paced_two(self: Any, label: str) -> str:
-    return _record(self, label, 0.01)
+    return run_for(self, label, 0.01)
 
 
 @app.task(shared=False, bind=True, base=Throttled, rate="20/s", key="who")
 def paced_each(self: Any, who: str) -> str:
-    return _record(self, who)
+    return run_for(self, who)
 
 
 @app.task(shared=False, bind=True, base=Throttled, rate="1/s", burst=2)
 def seldom(self: Any, label: str) -> str:
-    return _record(self, label)
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=4, cost="pages")
 def paced_pages(self: Any, label: str, pages: int) -> str:
-    return _record(self, f"{label} {pages}")
+    return run_for(self, f"{label} {pages}")
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------
@@ -151,29 +124,14 @@ def paced_pages(self: Any, label: str, pages: int) -> str:
 memory = Limit("memory", 4)
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=memory)
-def small(self: Any, label: str, seconds: float = 0.0) -> str:
-    return _record(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=memory)
-def small_hold(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=memory, cost=4)
-def big(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
 @app.task(shared=False, bind=True, base=Throttled, limit=memory, cost="pages")
 def by_pages(self: Any, label: str, pages: int = 1) -> str:  # noqa: ARG001 - what it costs
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=memory, cost=lambda label, parts: len(parts))
 def by_parts(self: Any, label: str, parts: list[int]) -> str:  # noqa: ARG001 - what it costs
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 # -- turns, deadlines, at most so many in line -----------------------------------------------------------------------
@@ -181,7 +139,7 @@ def by_parts(self: Any, label: str, parts: list[int]) -> str:  # noqa: ARG001 - 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("turns", 1, fair_by="who"))
 def in_turns(self: Any, who: str, name: str = "") -> str:
-    return _hold(self, who, name) if name else _record(self, who)
+    return run_held(self, who, name) if name else run_for(self, who)
 
 
 slot = Limit("slot", 1)
@@ -189,29 +147,29 @@ slot = Limit("slot", 1)
 
 @app.task(shared=False, bind=True, base=Throttled, limit=slot)
 def patient(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5)
 def hurried(self: Any, label: str) -> str:
-    return _record(self, label)
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=60)
 def in_time(self: Any, label: str) -> str:
-    return _record(self, label)
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5, singleton=True, unique_on=[])
 def hurried_once(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, max_parked=2)
 def few_wait(self: Any, label: str, *, hold: bool = False) -> str:
-    return _hold(self, label) if hold else _record(self, label)
+    return run_held(self, label) if hold else run_for(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=_several, singleton=True)
 def both_once(self: Any, tenant_id: str, name: str) -> str:
-    return _hold(self, tenant_id, name)
+    return run_held(self, tenant_id, name)

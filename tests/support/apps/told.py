@@ -5,43 +5,26 @@ It also writes down our log records.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from celery import Celery
-
 from celery_throttle import Throttled, signals
+from tests.support.apps import new_app, run_held
 from tests.support.journal import VARIABLE, Journal
 
-app = Celery("told", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_hijack_root_logger=True,
-    **json.loads(os.environ.get("TEST_CONF", "{}")),
-)
-
-
-def _hold(task: Any, label: str) -> str:
-    journal = Journal.from_environment()
-    with journal.run(task.request, label):
-        while not Path(f"{journal.path}.{label}").exists():
-            time.sleep(0.005)
-    return label
+app = new_app("told")
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1)
 def hold(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="skip")
 def once(self: Any, label: str) -> str:
-    return _hold(self, label)
+    return run_held(self, label)
 
 
 class _Records(logging.Handler):

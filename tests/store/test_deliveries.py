@@ -1,72 +1,81 @@
-"""A second delivery of a task id while the first one runs."""
+"""Deliveries of one task: what no story of test_delivery_stories.py has, such as turns, deadlines and records."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 
 from celery_throttle.core.limits import Limit
-from tests.store.caller import message_of
-from tests.store.peek import expire, peek
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.exchange_reply import Answer
+from tests.store.caller import Caller, ended, message_of, started
+from tests.store.peek import KEY, expire, lapse, peek
 from tests.store.terms_caller import terms
 
-if TYPE_CHECKING:
-    from redis import Redis
 
-    from celery_throttle.core.policy import Needs
-    from tests.store.caller import Caller
+def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -> None:
+    """Park a task with a worker that then stays silent; another one runs it."""
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.release(grant, how)
 
 
-def test_a_second_waits_for_the_first_though_permits_are_free(
-    worker: Caller, peer: Caller, two: Limit, redis: Redis
+def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """It is in no line: no worker can start it before the first one ends."""
-    worker.take("t", two)
-    assert peer.put("t", two, slots=1).grants == ()
-    assert peer.look(1).grants == ()
-    assert peek(redis).seconds.keys() == {"t"}
+    """Its next call reports both: the broker has it still, and it has ended; a full store refused one before."""
+    (grant,) = worker.put("t", one, slots=1).grants
+    worker.number += 1
+    worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
+    assert "0 t" in peek(redis).finished
+    assert peer.put("t", one).parked == (Answer.HAS_RUN,)
 
 
-def test_a_second_is_dropped_when_the_first_succeeds(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    peer.put("t", one)
-    assert worker.release(held, slots=1).grants == ()
+def test_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    run_elsewhere(worker, peer, one)
     store = peek(redis)
-    for index in (store.seconds, store.second_messages, store.records):
-        assert not index
+    assert store.sets["ends"]["records:t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
+    lapse(redis, "records:t")
+    peer.reap()
+    assert not peek(redis).finished
 
 
-def test_a_second_runs_when_the_first_dies(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """The first worker is gone for a lease: the second delivery starts."""
-    worker.take("t", one)
+def test_parked_task_of_a_forgotten_worker(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It was killed, and a day has passed: nothing is to come of it any more."""
+    worker.put("t", one)
+    redis.hdel(KEY["workers"], worker.name)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert started(peer.look()) == ()
+
+
+def test_task_sent_back_twice_by_a_refused_call_runs_once(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The copy was on its way when the store refused the call for lack of memory, and came when it had some again."""
+    held = worker.take("t", one)
+    worker.send_back(held, 0.0)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    back = held._replace(message=b"again", pause=(0.0, held.needs))
+    assert not worker.exchange(slots=1, unacked=[Delivery("t", 0, held.nonce)], back=[back]).grants
+    assert "t" not in peek(redis).records
+
+
+def test_two_deliveries_beside_a_late_run_cover_only_themselves(worker: Caller, peer: Caller, one: Limit) -> None:
+    """One was parked and one waited beside its run, which went back; and a third delivery runs since long ago."""
     peer.put("t", one)
-    expire(redis, "t")
-    (grant,) = peer.look(1).grants
-    assert (grant.task, grant.message) == ("t", message_of("t"))
-    assert not peek(redis).seconds
-
-
-def test_a_second_runs_when_the_child_of_the_first_is_lost(worker: Caller, peer: Caller, one: Limit) -> None:
-    held = worker.take("t", one)
-    peer.put("t", one)
-    assert [grant.task for grant in worker.release(held, "again", slots=1).grants] == ["t"]
-
-
-def test_retry_that_arrives_before_its_first_attempt_ended_runs(worker: Caller, peer: Caller, one: Limit) -> None:
-    """The child has published its retry before its worker saw its end."""
-    held = worker.take("t", one)
-    peer.put("t", one, attempt=1)
-    (grant,) = worker.release(held, "again", slots=1).grants
-    assert (grant.attempt, grant.message) == (1, message_of("t", 1))
-
-
-def test_a_newer_second_outlives_a_success_of_the_first(worker: Caller, peer: Caller, one: Limit) -> None:
-    """Only deliveries of the attempt that succeeded are needless."""
-    held = worker.take("t", one)
-    peer.put("t", one, attempt=1)
-    assert [grant.attempt for grant in worker.release(held, slots=1).grants] == [1]
+    (grant,) = worker.look().grants
+    worker.put("t", one)
+    worker.release(grant, "return")
+    third = worker.arrival("t", one)
+    assert worker.renew(third) == [2]
+    worker.release(third)
+    worker.look(0)
+    assert worker.put("t", one).parked == (Answer.HAS_RUN,)
 
 
 @pytest.mark.parametrize("attempts", [(0, 1), (1, 0)])
@@ -84,14 +93,6 @@ def test_of_several_seconds_the_newest_attempt_waits(
     assert all(store.seconds["t"].ticket < record.ticket for record in store.parked.values())
 
 
-def test_a_second_keeps_the_place_it_came_at(worker: Caller, peer: Caller, one: Limit) -> None:
-    """It has its ticket from the start, before later ones."""
-    held = worker.take("t", one)
-    peer.put("t", one)
-    worker.put("t2", one)
-    assert [grant.task for grant in worker.release(held, "again", slots=1).grants] == ["t"]
-
-
 def test_a_second_of_a_resumed_task_does_not_touch_its_message(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
@@ -101,18 +102,6 @@ def test_a_second_of_a_resumed_task_does_not_touch_its_message(
     store = peek(redis)
     assert store.messages == {"t": b"first"}
     assert store.second_messages == {"t": b"second"}
-
-
-def test_a_second_waits_on_while_the_first_goes_back_in_line(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
-    """The first was rejected to be run again: still one at a time, and the second is dropped in the end."""
-    (first,) = worker.put("t", one, slots=1).grants
-    peer.put("t", one)
-    (again,) = worker.release(first, "requeue", slots=1).grants
-    assert peek(redis).seconds.keys() == {"t"}
-    worker.release(again)
-    assert not peek(redis).records
 
 
 def test_a_second_has_the_next_turn_of_its_key(worker: Caller, peer: Caller, redis: Redis) -> None:

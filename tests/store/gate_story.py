@@ -1,0 +1,264 @@
+"""Stories of permits and messages: see `tests.store.stories`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from redis import Redis
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, Grant, Reply, SavedAnswer
+from celery_throttle.store.scripts import execute
+from tests.primitives.faults import StoreClock
+from tests.store.caller import ended, held_by, message_of
+from tests.store.peek import expire, pass_over, peek
+from tests.store.steering import Steering
+from tests.store.stories import FACTS, RENEWED, Story
+from tests.store.terms_caller import lines, nothing_left, terms, used
+
+__all__ = ["GateStory"]
+
+#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the key that takes turns.
+LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?")
+
+
+def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
+    """Return what a task needs: ``api:3+tenant[a]:2`` is a limit of three and one of two for each key, with key a.
+
+    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits.
+    """
+    limits: list[Limit] = []
+    keys: dict[str, str] = {}
+    for each in on.split("+"):
+        found = LIMIT.fullmatch(each)
+        assert found, each
+        name, key, permits, waiting, rate, burst = found.groups()
+        options: dict[str, Any] = {"rate": rate} if rate else {}
+        options |= {"burst": int(burst)} if burst else {}
+        options |= {"max_parked": int(waiting)} if waiting else {}
+        limits.append(Limit(name, int(permits) if permits else None, key="key" if key else None, **options))
+        keys |= {name: key} if key else {}
+    policy = terms(*limits, cost=cost, start_deadline=deadline)
+    return policy.needs({"keys": keys}) if keys else policy.same
+
+
+class GateStory(Story):
+    """A story of permits and messages; every task takes one permit of ``gpu``, the only one, unless ``on`` differs
+    (`needs_of`).
+
+    Tasks that a call starts are shown by their ids, ``task#1`` if it is another attempt. A caller ends the run that it
+    has of a task, and each grant brings the message with which its task was parked.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
+        super().__init__(redis, clock)
+        self.runs: dict[tuple[str, str], Arrival | Grant] = {}
+        self.noted = 0
+        self.reply: Any = None
+
+    def _shown(self, reply: Reply, answer: str = "") -> str:
+        for each in reply.grants:
+            self.runs[self.by.name, each.task] = each
+            assert each.message in {message_of(each.task, each.attempt), b"again"}
+        started = [
+            f"{each.task}{f'#{each.attempt}' * bool(each.attempt)}{' expired' * each.expired}" for each in reply.grants
+        ]
+        return ", ".join([answer, *started] if answer else started)
+
+    def _run(self, task: str) -> Arrival | Grant:
+        return self.runs[self.by.name, task]
+
+    def ask(self, task: str, *, on: str = "gpu:1", attempt: int = 0, slots: int = 0, **terms: Any) -> str:
+        """Ask for permits."""
+        arrival = self.by.arrival(task, needs_of(on, **terms), attempt=attempt)
+        reply = self.by.exchange(slots, asked=[arrival])
+        if reply.asked[0] == Answer.GRANTED:
+            self.runs[self.by.name, task] = arrival
+        return self._shown(reply, Answer(reply.asked[0]).name.lower())
+
+    def take(self, *tasks: str, on: str = "gpu:1", attempt: int = 0, **terms: Any) -> None:
+        """Ask for permits that must be free."""
+        for task in tasks:
+            self.runs[self.by.name, task] = self.by.take(task, needs_of(on, **terms), attempt=attempt)
+
+    def park(
+        self, *tasks: str, on: str = "gpu:1", slots: int = 0, cost: int = 1, deadline: float | None = None, **parts: Any
+    ) -> str:
+        """Set tasks aside without asking; return what is wrong with the last, and the tasks that start."""
+        for task in tasks:
+            self.reply = self.by.put(task, needs_of(on, cost, deadline), slots=slots, **parts)
+        answer = Answer(self.reply.parked[0]).name.lower()
+        return self._shown(self.reply, answer if answer != "parked" else "")
+
+    def arrive(self, *tasks: str, **how: Any) -> str:
+        """Ask, and set those aside that are refused; return those that got their permits."""
+        got = []
+        for task in tasks:
+            if self.ask(task, **how) == "granted":
+                got.append(task)
+            else:
+                self.park(task, **how)
+        return " ".join(got)
+
+    def look(self, *, slots: int = 1) -> str:
+        self.reply = self.by.look(slots)
+        return self._shown(self.reply)
+
+    def told(self, least: str, most: str) -> None:
+        """Check the time to the next look that the last reply has: between these (ms)."""
+        assert float(least) <= self.reply.wait * 1000 <= float(most), self.reply.wait
+
+    def look_when_told(self, least: str, most: str) -> str:
+        """Look when the last reply has it; see `told`."""
+        self.told(least, most)
+        self.wait(str(self.reply.wait))
+        return self.look(slots=1)
+
+    def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
+        return self._shown(self.by.release(self._run(task), FACTS.get(how, how), slots=slots))
+
+    def end_twice(self, task: str) -> None:
+        """By one call that has the row twice."""
+        self.by.exchange(ended=[ended(self._run(task))] * 2)
+
+    def send_back(self, task: str, *, pause: float = 0.0, about: str | None = None) -> None:
+        """After a "slow down", about all limits or about one."""
+        run = self._run(task)
+        self.reply = self.by.send_back(
+            held_by(run) if isinstance(run, Grant) else run, pause, about and "1:" + about.replace("/", "\x1f")
+        )
+
+    def began(self, task: str, *, elsewhere: bool = False) -> None:
+        """It runs; ``elsewhere``: the report is about another delivery."""
+        self.by.exchange(began=[(task, "aaaaaaaa:ff" if elsewhere else self._run(task).nonce)])
+
+    def unacked(self, *tasks: str) -> None:
+        """The message could not be acknowledged at the broker."""
+        self.by.exchange(unacked=self.by.parcelled(*tasks))
+
+    def acked(self, *tasks: str) -> None:
+        self.by.exchange(acked=self.by.parcelled(*tasks))
+
+    def saved(self, *tasks: str) -> str:
+        """Return whether the store has the messages that were parked."""
+        return " ".join(SavedAnswer(each).name.lower() for each in self.by.saved(*tasks))
+
+    def again(self) -> str:
+        """The last call once more, as after a lost reply."""
+        reply = self.by.again()
+        return self._shown(reply, Answer(reply.asked[0]).name.lower() if reply.asked else "")
+
+    def leave(self) -> None:
+        self.by.leave()
+
+    def note(self) -> None:
+        """Put a renewal together now."""
+        self.noted = self.by.number
+
+    def renew(self, task: str, *, noted: bool = False) -> str:
+        run = self._run(task)
+        return RENEWED[self.by.renew(run, number=self.noted if noted else None)[0]]
+
+    def say(self, limit: str, name: str, value: str = "1", *, until: str = "0") -> int:
+        """An operator overrides a limit, ``until`` so many ms from now."""
+        return Steering(self.redis).say(limit.replace("/", "\x1f"), name, value, until=until)
+
+    def unsay(self, limit: str, name: str) -> int:
+        return Steering(self.redis).unsay(limit.replace("/", "\x1f"), name)
+
+    def drop(self, limit: str, *tasks: str) -> int:
+        return Steering(self.redis).drop(limit.replace("/", "\x1f"), *tasks)
+
+    def borrow(self, *tasks: str) -> str:
+        """Drain these: return the tasks whose messages are lent out."""
+        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
+
+    def publish(self, *tasks: str) -> int:
+        """Report that they are in their queues again."""
+        return Steering(self.redis).publish(*tasks)[1]
+
+    def declare(self) -> None:
+        """Declare the limits of this caller again."""
+        execute(self.redis, self.by.store.declare("", self.by.declared.items()))
+
+    def permits(self, limit: str, number: str) -> None:
+        """Declare another number of permits."""
+        self.by.declare(Limit(limit, int(number)))
+
+    # -- mishaps -----------------------------------------------------------------------------------------------------
+
+    def expire(self, *tasks: str) -> None:
+        """The leases of these are over, and no call has noticed it."""
+        expire(self.redis, *tasks)
+
+    def pass_over(self, limit: str, queue: str) -> None:
+        """The moment of a queue for its turn is over."""
+        pass_over(self.redis, limit, queue)
+
+    def lose(self, task: str) -> None:
+        """Its lease is over, and this caller notices it."""
+        expire(self.redis, task)
+        self.by.look(0)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def finished(self) -> str:
+        """Return the attempts that are on record as having run: the broker may deliver their messages again."""
+        return ", ".join(sorted(peek(self.redis).finished))
+
+    def line(self, limit: str = "gpu") -> str:
+        return " ".join(lines(self.redis).get(limit, ()))
+
+    def lines(self) -> str:
+        return ", ".join(f"{name} {' '.join(tasks)}" for name, tasks in sorted(lines(self.redis).items()))
+
+    def used(self) -> str:
+        return ", ".join(f"{name} {held}" for name, held in sorted(used(self.redis).items()))
+
+    def overrides(self) -> str:
+        return " ".join(sorted(peek(self.redis).hashes["overrides"])).replace("\x1f", "/")
+
+    def declared(self) -> str:
+        return " ".join(sorted(peek(self.redis).hashes["limits"]))
+
+    def due(self) -> str:
+        """Return the tasks whose time to wait is limited."""
+        return " ".join(sorted(peek(self.redis).due("task")))
+
+    def in_force(self, limit: str) -> str:
+        """Return the permits that hold now."""
+        return str(Steering(self.redis).stands(limit.replace("/", "\x1f")).in_force)
+
+    def offered(self) -> str:
+        return " ".join(sorted(each.replace("\0", " ") for each in peek(self.redis).offered))
+
+    def passed(self) -> str:
+        return " ".join(sorted(each.replace("\0", " ") for each in peek(self.redis).passed))
+
+    def left(self) -> str:
+        """Return whether anything is left that the tasks had."""
+        return "nothing" if nothing_left(self.redis) else "something"
+
+    def runs_of(self, task: str) -> str:
+        """Return the worker whose run of this task holds its permit."""
+        nonce = peek(self.redis).records[task].nonce
+        return next(name for name, each in self._callers.items() if nonce.startswith(each.name))
+
+    def unacked_of(self, task: str) -> str:
+        """Return the workers whose delivery of this task is not acknowledged."""
+        nonces = peek(self.redis).records[task].unacked
+        return " ".join(name for name, each in self._callers.items() if any(n.startswith(each.name) for n in nonces))
+
+    def deliveries(self, task: str) -> int:
+        run = self._run(task)
+        assert isinstance(run, Grant)
+        return run.deliveries
+
+    def nothing(self) -> None:
+        """No task has left anything."""
+        store = peek(self.redis)
+        assert (store.records, store.seconds, store.messages, store.ran, store.used) == ({}, {}, {}, {}, {})

@@ -1,0 +1,189 @@
+"""Stories of identity locks: see `tests.store.stories`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from redis import Redis
+
+from celery_throttle.core.dedup import LockPlan
+from celery_throttle.core.limits import Limit
+from celery_throttle.store import identity_locks
+from tests.primitives.faults import StoreClock
+from tests.store.lock_caller import Started, end_lease, end_lock, plan_of
+from tests.store.peek import KEY, peek
+from tests.store.steering import Steering
+from tests.store.stories import RENEWED, Story
+
+__all__ = ["LockStory"]
+
+LIMITS = {"gpu": Limit("gpu", 1), "gpu2": Limit("gpu2", 2)}
+ANSWERS = {
+    identity_locks.CLAIMED: "claimed",
+    identity_locks.TAKEN: "taken",
+    identity_locks.OURS: "ours",
+    identity_locks.REPLACED: "replaced",
+    identity_locks.LOST: "lost",
+}
+PLAN = ("on_conflict", "lock_until", "remember", "lock_ttl")
+
+
+class LockStory(Story):
+    """A story of identity locks.
+
+    ``t1@other`` is a task with the identity ``other``, all others have ``same``. Tasks that a call starts are shown as
+    ``task verdict first``.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
+        super().__init__(redis, clock)
+        self.runs: dict[str, Started] = {}
+        self.plans: dict[str, LockPlan] = {}
+        self.claims: dict[str, str] = {}
+        self.lasts = 0.0
+
+    def _plan(self, task: str, options: dict[str, Any]) -> tuple[str, LockPlan]:
+        """Take the words about a plan from the options; a task that was published has its plan in its message."""
+        task, _, identity = task.partition("@")
+        words = {each: options.pop(each) for each in PLAN if each in options}
+        if not words and not identity and task in self.plans:
+            return task, self.plans[task]
+        return task, plan_of(identity or "same", **words)
+
+    def _shown(self, started: tuple[Started, ...]) -> str:
+        for each in started:
+            known = self.runs.get(each.task)
+            if each.verdict == "run":
+                assert known is None or known.verdict != "run" or each.token > known.token, "each run has a newer token"
+            else:
+                assert each.verdict == "done" or each.token == 0, "a task that does not run has no token"
+            self.runs[each.task] = each
+        return ", ".join(f"{each.task} {each.verdict} {each.first}".strip() for each in started)
+
+    # -- publishers --------------------------------------------------------------------------------------------------
+
+    def claim(self, task: str, *, least: float = 3600.0, **words: Any) -> str:
+        """Publish, and forget the answer."""
+        task, plan = self._plan(task, words)
+        answer, other, claim = self.by.claim(task, plan, least=least)
+        assert answer != identity_locks.OURS or claim == self.claims.get(task, claim)
+        self.claims[task] = claim
+        return f"{ANSWERS[answer]} {other}".strip()
+
+    def publish(self, task: str, *, awaited: bool = False, **words: Any) -> str:
+        """Publish with the answer in the message; return the first that it waits for."""
+        task, plan = self._plan(task, words)
+        self.plans[task] = self.by.publish(task, plan, awaited=awaited)
+        return self.plans[task].first
+
+    def give_up(self, task: str, first: str = "") -> int:
+        return self.by.give_up("same", task, first)
+
+    def unlock(self, task: str = "") -> int:
+        return self.by.unlock("same", task)
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def start(self, task: str, *, on: str = "", attempt: int = 0, **words: Any) -> None:
+        """Arrive, and start at once."""
+        task, plan = self._plan(task, words)
+        self._shown((self.by.start(task, plan, LIMITS.get(on), attempt=attempt),))
+
+    def arrive(self, task: str, *, on: str = "", attempt: int = 0, slots: int = 0, **words: Any) -> str:
+        """Arrive, and be parked if refused."""
+        task, plan = self._plan(task, words)
+        return self._shown(self.by.arrive(task, plan, LIMITS.get(on), attempt=attempt, slots=slots))
+
+    def ask(self, task: str, *, on: str = "") -> None:
+        """Arrive, and not be parked."""
+        task, plan = self._plan(task, {})
+        self.by.ask_once(task, plan, LIMITS.get(on))
+
+    def put(self, task: str, *, on: str = "", slots: int = 0, **words: Any) -> str:
+        """Be parked without asking."""
+        task, plan = self._plan(task, words)
+        return self._shown(self.by.put_once(task, plan, LIMITS.get(on), slots=slots))
+
+    def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
+        return self._shown(self.by.end(self.runs[task], how, slots=slots))
+
+    def look(self, *, slots: int = 1) -> str:
+        return self._shown(self.by.look_once(slots))
+
+    def renew(self, task: str) -> str:
+        return RENEWED[self.by.renew_once(self.runs[task])]
+
+    def succeeded(self, task: str, *, before: bool = False) -> int:
+        """Report a success that is remembered for a minute; ``before``: of the grant before this one."""
+        run = self.runs[task]
+        return self.by.succeeded(run, "same", 60, token=run.token - before)
+
+    def never(self, task: str, first: str = "") -> None:
+        """A worker has a delivery that does not run: it is revoked, or has expired."""
+        self.by.exchange(never=[("same", task, first or getattr(self.plans.get(task), "first", ""))])
+
+    def drop(self, task: str) -> None:
+        """An operator takes a parked task out."""
+        Steering(self.redis).drop(LIMITS["gpu"], task)
+
+    # -- mishaps -----------------------------------------------------------------------------------------------------
+
+    def lease_ends(self, task: str, *, alone: bool = False) -> None:
+        """Its worker was silent; ``alone``: the lock lasts longer."""
+        end_lease(self.redis, self.runs[task], lock=not alone)
+
+    def lock_ends(self) -> None:
+        """Its time has passed, whatever its holder."""
+        end_lock(self.redis)
+
+    def spoil(self) -> None:
+        """Let the lock be unreadable."""
+        self.redis.hset(KEY["locks"], "same", "{")
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def lock(self, identity: str = "same") -> str:
+        found = self.by.locked(identity)
+        return f"{found.task_id} {found.state}" if found else ""
+
+    def next(self) -> str:
+        found = self.by.locked()
+        assert found
+        return found.next_id or ""
+
+    def verdict(self, task: str) -> str:
+        return peek(self.redis).records[task].verdict
+
+    def passed(self) -> str:
+        return " ".join(map(str, peek(self.redis).passed))
+
+    def awaited(self) -> str:
+        return " ".join(map(str, peek(self.redis).awaited))
+
+    def later(self, task: str, than: str) -> None:
+        """Compare two claims."""
+        assert int(self.claims[task]) > int(self.claims[than])
+
+    def newer(self, task: str, than: str) -> None:
+        """Compare two fencing tokens."""
+        assert self.runs[task].token > self.runs[than].token
+
+    def mark(self) -> None:
+        """Remember when the lock ends."""
+        self.lasts = peek(self.redis).lock_ends()
+
+    def as_marked(self) -> None:
+        assert peek(self.redis).lock_ends() == self.lasts
+
+    def lasts_hours(self, hours: str) -> None:
+        found = self.by.locked()
+        assert found
+        assert found.expires_in > (float(hours) - 1) * 3600
+
+    def empty(self) -> None:
+        """Only the limits, the counters and the list of workers stay."""
+        store = peek(self.redis)
+        left = {name for name, content in (store.hashes | store.sets).items() if content}
+        assert left <= {"limits", "meta", "workers", "ends"}
+        assert all(member.startswith("workers:") for member in store.sets["ends"])

@@ -1,0 +1,313 @@
+"""Permits and messages, told as stories: a task that comes more than once runs once, and is lost with no worker."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from tests.store.gate_story import GateStory
+from tests.store.stories import read_stories
+
+ADMITTED = """
+asking again is the same permit, after a lost reply:
+    take t; again = granted; used = gpu 1
+a second delivery does not run beside the first, though a permit is free:
+    take t on=gpu2:2; peer: ask t on=gpu2:2 = must_park
+a second delivery of a parked task is parked already:
+    take t1; park t2; peer: ask t2 = parked
+a retry of a parked task has a newer message, which has to be kept:
+    take t1; park t2; peer: ask t2 attempt=1 = must_park
+a new task overtakes no parked one, which starts in its slot:
+    take t1; peer: park t2; end t1; ask t3 = must_park, t2
+limits with similar names are different:
+    take t1; park t2; take t3 on=gpu2:2; end t1 slots=2 = t2; take t4 on=gpu2:2
+a redelivery after the lease ended runs:
+    take t; expire t; peer: take t; runs_of t = peer; used = gpu 1
+a full limit does not hold up another:
+    take t1; park t2; ask t3 = must_park; ask t4 on=gpu2:2 = granted
+a free permit is taken by the oldest, not by the one just parked:
+    take t1; peer: park t2; end t1; park t3 slots=1 = t2
+a second delivery keeps the place in line:
+    take t; park t1; park t2; park t1; line = t1 t2
+a newer attempt takes the place of the older, not the other way round:
+    take t; park t1; park t2; park t1 attempt=1; park t1; line = t1 t2; messages = t1#1 t2#0
+a newer attempt waits for its own permits:
+    take t; park t1; park t1 attempt=1 on=gpu2:2 slots=1 = t1#1
+a withdrawn task leaves the others in their order, and only its first caller is responsible for it:
+    take t; park t1; park t2; park t3; stranger: withdraw t2 unknown = t2#0; line = t1 t3; peer: withdraw t2 = -
+a running task is not withdrawn:
+    park t slots=1 = t; withdraw t = -; held = t; messages = t#0
+a second delivery is withdrawn from beside a run:
+    take t; peer: park t attempt=1; withdraw t = t#1; seconds = -; end t again slots=1 = -
+a task and its second delivery are both withdrawn:
+    park t slots=1; peer: park t attempt=1; end t return; withdraw t = t#0 t#1; records = -
+"""
+
+ENDED = """
+the oldest takes the permit in the same call, with its message:
+    take t1; park t2; park t3 attempt=1; end t1 slots=4 = t2; end t2 slots=4 = t3#1
+giving back twice frees one permit:
+    take t1 on=gpu2:2; take t2 on=gpu2:2; end t1; end t1; used = gpu2 1
+a late end does not free the permit of the next one:
+    take t1; park t2; expire t1; look = t2; end t1; held = t2
+a task that ended is forgotten [done | failed | retry | ignored]:
+    park t slots=1 = t; end t *; records = -; messages = -
+a requeued task goes to the end of the line, and counts as delivered:
+    park t1 slots=1 = t1; park t2; end t1 requeue slots=1 = t2; end t2 slots=1 = t1; deliveries t1 = 1
+a returned task keeps its place, and was not delivered:
+    park t1 slots=1 = t1; park t2; end t1 return slots=1 = t1; deliveries t1 = 0
+a task that the broker still has is not kept [requeue | return]:
+    take t; end t *; records = -
+a task that has started early is not run again, as no queue has its message:
+    park t slots=1 = t; began t; messages = -; expire t; look = -; records = -
+a start of another delivery does not drop the message:
+    park t slots=1 = t; began t elsewhere; messages = t#0
+a late start does not drop the message of a parked task:
+    park t slots=1 = t; expire t; reap; began t; messages = t#0
+a lowered limit drains:
+    take t1 on=gpu2:2; take t2 on=gpu2:2; park t3 on=gpu2:2; permits gpu2 1; end t1 slots=1 = -; held = t2
+    end t2 slots=1 = t3
+a holder whose lease is over is cleared, and others stay:
+    take t1 on=gpu2:2; take t2 on=gpu2:2; expire t1; reap = t1; held = t2
+a stored task of a lost worker goes back to its place:
+    peer: park t1 slots=1 = t1; park t2; expire t1; reap; look = t1; deliveries t1 = 1
+a task of a lost worker that the broker has is forgotten:
+    take t; expire t; reap; records = -
+an expired holder makes room with the next look:
+    take t1; park t2; look = -; expire t1; look = t2
+a task of another queue is left alone:
+    stranger: park t; look = -; stranger: look = t
+"""
+
+RENEWED = """
+a renewed lease begins again:
+    take t; expire t; renew t = renewed; reap = -
+a holder puts itself back after lost data, before its limit is declared:
+    take t1 on=gpu2:2; peer: take t2 on=gpu2:2; flush; renew t1 = put back; peer: renew t2 = put back
+    renew t1 = renewed; used = gpu2 2; permits gpu2 2; end t1; held = t2
+a full limit takes no holder back:
+    take t1; flush; peer: permits gpu 1; peer: take t2; renew t1 = lost; held = t2
+a run whose task went back in line takes it out again:
+    park t; look = t; expire t; reap; line = t; renew t = put back; held = t; parked = -; end t; records = -
+a run whose task runs elsewhere by now is lost, though another permit is free:
+    park t on=gpu2:2 slots=1 = t; expire t; peer: look = t; renew t = lost; runs_of t = peer
+a retry in line is not lost with the run before it:
+    take t; peer: park t attempt=1; expire t; peer: reap; renew t; end t retry; peer: look = t#1
+a second delivery in line runs when the first run dies after all:
+    take t; peer: park t; expire t; peer: reap; renew t; end t again; peer: look = t
+a retry in place of a lost run is not lost with it:
+    park t slots=1 = t; expire t; peer: reap; peer: park t attempt=1; renew t; end t again; peer: look = t#1
+a retry beside a lost run is not lost with it:
+    park t slots=1 = t; peer: park t attempt=1; expire t; peer: reap; renew t; end t again; peer: look = t#1
+a renewal that a later call overtook puts nothing back:
+    take t; note; end t failed; renew t noted = later; records = -
+a renewal of a task that was sent back leaves it in line:
+    take t; note; send_back t; renew t noted = later; parked = t; look = t
+a later unrelated call keeps a renewal from putting back, until the next one:
+    take t; note; expire t; look; renew t noted = later; renew t = put back; renew t noted = renewed
+"""
+
+REPLAYED = """
+a parked task that has run is not parked again by a copy of the call:
+    park t; peer: look = t; peer: end t; again; records = -
+a grant that was reclaimed since is not granted again:
+    park t; look = t; expire t; peer: look = t; again = -; runs_of t = peer
+a reclaimed grant that waits is not granted again:
+    park t; look = t; expire t; reap; again = -; parked = t
+a permit that was reclaimed since is refused:
+    take t; expire t; peer: reap; peer: take t2; again = must_park; held = t2
+a permit that another delivery has since is refused:
+    take t; expire t; peer: take t; again = must_park; runs_of t = peer
+a copy returns the remaining grants again:
+    park t1 on=gpu2:2; park t2 on=gpu2:2; look slots=2 = t1, t2; expire t1; reap; again = t2
+a newer call after a sign-off takes effect, and a sign-off may be repeated:
+    take t; leave; leave; end t; records = -
+a row that a call has twice ends nothing else:
+    take t1; park t2; end_twice t1; parked = t2
+"""
+
+SECOND = """
+a second waits for the first though permits are free, and is in no line:
+    take t on=gpu2:2; peer: park t on=gpu2:2 slots=1 = -; peer: look = -; seconds = t
+a second is dropped when the first succeeds:
+    take t; peer: park t; end t slots=1 = -; seconds = -; records = -
+a second runs when the first dies:
+    take t; peer: park t; expire t; peer: look = t; seconds = -
+a second runs when the child of the first is lost:
+    take t; peer: park t; end t again slots=1 = t
+a retry that arrives before its first attempt has ended runs:
+    take t; peer: park t attempt=1; end t again slots=1 = t#1
+a newer second outlives a success of the first:
+    take t; peer: park t attempt=1; end t slots=1 = t#1
+a second keeps the place at which it came:
+    take t; peer: park t; park t2; end t again slots=1 = t
+a second waits on while the first goes back in line, and is dropped in the end:
+    park t slots=1 = t; peer: park t; end t requeue slots=1 = t; seconds = t; end t; records = -
+"""
+
+#: A task that another worker runs as well, after the lease of its first run was lost.
+OVER = """
+a task that is back in line is dropped when its lost run succeeds:
+    park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; nothing
+the run beside a success is the last, however it ends [done | failed | ignored | again | requeue]:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; used = gpu 1; peer: end t * slots=1 = -
+    nothing
+the run beside a success is the last, also if it is to be retried:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; peer: end t retry slots=1 = -
+    peer: ask t attempt=1 = has_run
+a run beside a success does not come back after a lost lease:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; look = -; used = -; peer: end t
+    nothing
+a redelivery after two lost leases is dropped, though neither run was parked before:
+    take t; peer: lose t; peer: take t; end t; lose t; ask t = has_run
+a run beside a success does not go back after a slow down:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; peer: send_back t; peer: look = -
+    records = -
+a delivery that waited for the second run is dropped:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; park t; seconds = t; end t; seconds = -
+    peer: end t ignored slots=1 = -
+a redelivered task is dropped:
+    take t; peer: lose t; records = -; end t at_broker; peer: ask t = has_run
+a failure ends nothing, as a task may run once more for each lease that is lost:
+    park t slots=1 = t; look slots=0; peer: lose t; end t failed; peer: look = t
+a later attempt is dropped as well:
+    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; peer: park t attempt=1; peer: end t retry; end t
+    look = -; records = -
+"""
+
+#: Parked tasks whose message the broker may have all the same.
+RAN = """
+a task of a lost worker that ran elsewhere has run [done | failed | retry]:
+    park t; peer: look = t; peer: end t *; peer: ask t = has_run; peer: park t = has_run
+a replaced task has given its id to another:
+    park t; peer: look = t; peer: end t ignored; peer: take t
+its retry is another attempt, which runs:
+    park t; peer: look = t; peer: end t retry; peer: take t attempt=1
+a retry is on record though its first attempt comes again:
+    park t attempt=1; peer: look = t#1; peer: end t; peer: park t = -; peer: park t attempt=1 = has_run; parked = t
+    messages = t#0
+a run is forgotten when the worker that parked it calls again, as that has acknowledged the message:
+    park t; peer: look = t; peer: end t; finished = 0 t; look; finished = -; peer: take t
+a run is forgotten when the worker that parked it signs off:
+    park t; peer: look = t; peer: end t; finished = 0 t; leave; finished = -
+a run after the next call of the worker that parked it leaves no trace:
+    park t; look slots=0; peer: look = t; peer: end t; finished = -
+an unacknowledged task is on record for any later run:
+    park t; unacked t; peer: look = t; peer: end t; finished = 0 t; peer: ask t = has_run
+an unacknowledged task that has run is on record:
+    park t; peer: look = t; peer: end t; unacked t; finished = 0 t; look; peer: ask t = has_run
+a run of the worker that parked it confirms the acknowledgement:
+    park t slots=1 = t; end t; finished = -
+a task that never began has not run when it comes again:
+    park t; peer: look = t; peer: end t never_began; finished = -; peer: take t
+an outcome is on record until its message is acknowledged:
+    park t; peer: look = t; peer: end t never; peer: ask t = has_run; peer: look; look; finished = -
+a run whose message the broker has is not repeated:
+    take t; end t at_broker; peer: ask t = has_run
+a run that came to nothing is repeated:
+    take t; end t again; peer: take t
+a call that parks and is sent again confirms nothing:
+    park t; peer: look = t; peer: end t; again; finished = 0 t
+a delivery that is parked beside a run is on record, too:
+    take t; peer: park t; end t again slots=1 = t; end t; finished = 0 t; ask t = has_run
+a needless delivery is on record until it is acknowledged:
+    take t; peer: park t; end t; ask t = has_run; look slots=0; peer: look slots=0; finished = -
+a task that was sent back and ran leaves no trace:
+    take t; send_back t; peer: look = t; peer: end t; finished = 0 t; look slots=0; finished = -
+a return covers no message that another worker parked:
+    park t; peer: look = t; peer: send_back t; peer: look = t; peer: end t; finished = 0 t; look slots=0; finished = -
+an unacknowledged delivery beside a run is on record, such as the retry of a task whose end is unknown:
+    take t; peer: park t attempt=1; peer: unacked t; end t retry slots=1 = t#1; end t; finished = 1 t
+    peer: ask t attempt=1 = has_run
+an unacknowledged second delivery is on record, when nothing came of the first:
+    take t; peer: park t; peer: unacked t; end t ignored slots=1 = t; end t; finished = 0 t
+an attempt with a retry does not come again, though it could not be acknowledged:
+    take first; park t; peer: park t attempt=1; unacked t; finished = 0 t; unacked_of t = -
+an attempt with a retry is kept by the broker:
+    take first; park t unacked; peer: park t attempt=1 unacked; finished = 0 t; unacked_of t = peer; acked t
+    finished = -
+an attempt with a retry was acknowledged before:
+    take first; park t; park t attempt=1; finished = -
+an attempt with a retry beside a run is kept by the broker:
+    take t; park t unacked; peer: park t attempt=1 unacked; finished = 0 t; end t retry slots=1 = t#1; end t
+    peer: ask t = has_run; peer: ask t attempt=1 = has_run
+only tasks that the last call parked are acknowledged:
+    park t; peer: withdraw t; peer: take t; peer: end t at_broker; park t = has_run; finished = 0 t
+the first parking covers no other delivery, which asks:
+    take first; park t; peer: ask t = parked; end first slots=1 = t; end t; look slots=0; park t = has_run
+    look slots=0; finished = 0 t; peer: look slots=0; finished = -
+the first parking covers no other delivery, which is parked:
+    take first; park t; peer: park t; end first slots=1 = t; end t; look slots=0; park t = has_run
+    look slots=0; finished = 0 t; peer: look slots=0; finished = -
+a delivery beside a run covers no other delivery:
+    take t; park t; peer: park t; end t again slots=1 = t; end t; look slots=0; park t = has_run
+a retry beside a run covers no other delivery of the attempt before it:
+    take t; park t attempt=1; peer: park t; end t retry slots=1 = t#1; end t; look slots=0; park t = has_run
+a delivery of a finished task is on record for a call, when it asks:
+    park t; peer: look = t; peer: end t; peer: ask t = has_run; look slots=0; park t = has_run
+    look slots=0; peer: look slots=0; finished = -
+a delivery of a finished task is on record for a call, when it is parked:
+    park t; peer: look = t; peer: end t; peer: park t = has_run; look slots=0; park t = has_run
+    look slots=0; peer: look slots=0; finished = -
+"""
+
+#: The broker keeps the message of a parked task until its worker reports that it is acknowledged.
+KEPT = """
+it is known whenever it runs, for any number of calls since:
+    park t unacked; look slots=0; peer: look = t; peer: end t; finished = 0 t; peer: ask t = has_run
+    peer: park t = has_run
+one that is acknowledged before it runs leaves no trace:
+    park t unacked; acked t; peer: look = t; peer: end t; finished = -
+one that is acknowledged while it runs leaves no trace:
+    park t unacked; peer: look = t; acked t; peer: end t; finished = -; peer: take t
+one that is acknowledged after it ran leaves no trace:
+    park t unacked; peer: look = t; peer: end t; acked t; finished = -; peer: take t
+one that is delivered again is known until both are acknowledged:
+    park t unacked; peer: park t unacked; peer: look = t; peer: end t; acked t; peer: saved t = done; peer: acked t
+    finished = -
+an attempt that a parked retry has taken the place of is over:
+    take first; park t attempt=1; peer: park t unacked = -; finished = 0 t; peer: acked t; finished = -
+an attempt that a retry beside a run has taken the place of is over:
+    take t; park t attempt=2; peer: park t attempt=1 unacked = -; finished = 1 t; peer: acked t; finished = -
+deliveries beside a run are kept until both are acknowledged:
+    take t; park t unacked; peer: park t unacked; acked t; end t; peer: saved t = done; peer: acked t; finished = -
+a drained task that is acknowledged covers no other message:
+    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
+    peer: saved t = done
+a drained task that is acknowledged later covers no other message:
+    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
+    peer: saved t = done
+a delivery that the broker does not keep has no effect:
+    take first; park t; peer: ask t = parked; peer: park t = -; unacked_of t = -
+one that waits beside a run and is dropped is known, since its message may come again:
+    take t; peer: park t unacked; end t; finished = 0 t; peer: acked t; finished = -
+one that waits beside a run and was acknowledged leaves no trace:
+    take t; peer: park t unacked; peer: acked t; end t; finished = -
+a task with an outcome is over, and must not come again from the broker:
+    park t unacked; peer: look = t; peer: end t never; finished = 0 t; look; finished = 0 t
+a task with an outcome is over with the next call, if it is not kept:
+    park t; peer: look = t; peer: end t never; finished = 0 t; look; finished = -
+one that was revoked is over:
+    take first; park t unacked; peer: withdraw t = t#0; finished = 0 t
+a parked message is there:
+    take first; park t unacked; park u attempt=2 unacked; saved t u other = there there lost
+a message that was lost with the store is lost:
+    park t unacked; flush; saved t = lost
+a finished task is done:
+    park t unacked; peer: look = t; saved t = there; peer: end t; saved t = done
+an early acknowledged task is done once it has begun:
+    park t unacked; peer: look = t; peer: began t; saved t = done
+a holder that the store had lost has no message, and waits beside the run:
+    peer: take t; saved t = lost; park t unacked; saved t = there; peer: end t lost; saved t = there
+"""
+
+STORIES = [
+    pytest.param(steps, id=title)
+    for text in (ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT)
+    for title, steps in read_stories(text)
+]
+
+
+@pytest.mark.parametrize("steps", STORIES)
+def test_a_story_of_deliveries(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
+    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)

@@ -1,0 +1,194 @@
+"""Limits by key, several at once, rates, costs, deadlines, and what operators do with them, told as stories."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from tests.store.gate_story import GateStory
+from tests.store.stories import read_stories
+
+SEVERAL = """
+each key has its own permits and its own line, and is not declared by itself:
+    arrive a1 a2 on=tenant[a]:1 = a1; arrive b1 b2 on=tenant[b]:1 = b1; used = tenant/a 1, tenant/b 1
+    end a1 slots=2 = a2; declared = tenant
+a task takes all permits or none:
+    arrive a1 a2 a3 on=api:3+tenant[a]:2 = a1 a2; used = api 2, tenant/a 2; lines = tenant/a a3
+a flooding tenant blocks no other on the shared limit:
+    arrive a0 a1 a2 a3 a4 a5 a6 a7 a8 on=api:3+tenant[a]:2 = a0 a1; arrive b1 on=api:3+tenant[b]:2 = b1
+    used = api 3, tenant/a 2, tenant/b 1
+a crowd on the shared limit makes way, and keeps its order:
+    take c0 c1 c2 on=api:3; arrive a0 a1 a2 a3 a4 a5 on=api:3+tenant[a]:2 = -; arrive b1 on=api:3+tenant[b]:2 = -
+    end c0 slots=9 = a0; end c1 slots=9 = a1; end c2 slots=9 = b1; used = api 3, tenant/a 2, tenant/b 1
+    lines = tenant/a a2 a3 a4 a5
+a holder that is back after a flush counts on every limit:
+    take a1 on=api:3+tenant[a]:2; flush; renew a1 = put back; used = api 1, tenant/a 1; declare; end a1
+    left = nothing
+a lost worker frees every limit:
+    peer: take a1 a2 on=api:3+tenant[a]:2; arrive a3 on=api:3+tenant[a]:2 = -; expire a1; look = a3
+    used = api 2, tenant/a 2
+"""
+
+COSTS = """
+a cost takes that many permits:
+    take big on=gpu:4 cost=3; arrive s1 s2 on=gpu:4 = s1; used = gpu 4; end big slots=5 = s2; used = gpu 2
+one that needs many is not overtaken:
+    take s0 s1 s2 s3 on=gpu:4; arrive big on=gpu:4 cost=4 = -; arrive s9 on=gpu:4 = -
+    end s0 slots=5 = -; end s1 slots=5 = -; end s2 slots=5 = -; end s3 slots=5 = big
+one that changes lines in a look is not overtaken there:
+    take l0 l1 on=left:2; take r0 r1 r2 on=right:3; park big on=left:2+right:3 cost=2; park small on=right:3
+    lines = left big, right small; expire l0 l1 r0; look slots=5 = -; lines = right big small
+"""
+
+RATES = """
+starts come as the rate allows:
+    wait 0; arrive m0 m1 m2 m3 on=mail@20/s^2 = m0 m1; look slots=9 = -
+    wait 0.049; look slots=9 = -; wait 0.001; look slots=9 = m2; look_when_told 50 60 = m3; used = mail 4
+a rate counts starts and nothing else, such as one that is refused, withdrawn or renewed:
+    arrive m1 m2 on=mail:1@1/d^3 = m1; withdraw m2; renew m1 = renewed; end m1; arrive m3 on=mail:1@1/d^3 = m3; end m3
+    arrive m4 on=mail:1@1/d^3 = m4; end m4; arrive m5 on=mail:1@1/d^3 = -
+a cost is that many starts:
+    arrive m1 on=mail@1/d^5 cost=4 = m1; arrive m2 on=mail@1/d^5 cost=2 = -
+a task of a rate and a limit waits for both:
+    wait 0; arrive a1 on=tenant[a]:1+mail@20/s = a1; arrive b1 on=tenant[b]:1+mail@20/s = -
+    arrive a2 on=tenant[a]:1+mail@20/s = -; lines = mail b1, tenant/a a2; wait 0.05; look slots=9 = b1
+a start that was not made is free again, unless later starts have relied on it:
+    take m1 on=mail@1/d^2; take n0 on=mail@1/d^2; end n0 never; take n1 on=mail@1/d^2; end n1 return
+    take n2 on=mail@1/d^2; end n2 never; take m2 on=mail@1/d^2; arrive m3 on=mail@1/d^2 = -
+    end m1 never; look slots=9 = -; end m2; look slots=9 = -
+a start that was not made counts on no limit:
+    take m1 on=who[a]:1+mail@1/d+hour@1/h; end m1 never; left = nothing; take m2 on=who[a]:1+mail@1/d+hour@1/h
+"""
+
+WAITING = """
+a task past its deadline gets that outcome:
+    wait 0; take g1; park g2 deadline=0.05; park g3; look = -; wait 0.051; look = g2 expired; used = gpu 1
+    end g1 slots=1 = g3
+parking with a deadline returns a time to look:
+    wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
+one that starts in time has no deadline any more:
+    take g1; park g2 deadline=600; due = g2; end g1 slots=1 = g2; due = -; look = -
+no more are parked than may wait:
+    arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
+of several limits the most crowded one refuses, whatever the line in which a task stands:
+    arrive b1 b2 on=api:1+gpu:9<1 = b1; park b3 on=api:1+gpu:9<1 = crowded; arrive a1 on=api:1 = -; lines = api b2 a1
+"""
+
+SENT_BACK = """
+a task that is sent back is first again when its limit goes on:
+    wait 0; take a on=api:1; arrive b on=api:1 = -; send_back a pause=0.1; used = -; lines = api a b
+    ask c on=api:1 = must_park; look_when_told 1 110 = a
+those that are sent back go before all others:
+    take a b on=api:2; send_back a pause=600; send_back b pause=600; arrive c on=api:2 = -; lines = api a b c
+only the limit that it is about is held:
+    take a1 on=api:3+tenant[a]:2; send_back a1 pause=600 about=tenant/a
+    arrive a2 on=api:3+tenant[a]:2 = -; arrive b1 on=api:3+tenant[b]:2 = b1
+one whose lease was lost is not put in twice:
+    take a on=api:1; expire a; peer: park a on=api:1; peer: look = a; send_back a pause=600; used = api 1; lines = -
+a task that an emptied store does not know is kept:
+    take a1 on=api:3+tenant[a]:2; flush; send_back a1; look = a1; used = api 1, tenant/a 1
+a pause that has ended leaves nothing, for a key that no task uses any more either:
+    wait 0; take a1 on=api:3+tenant[a]:2; send_back a1 pause=0.05 about=tenant/a; withdraw a1; overrides = tenant/a
+    wait 0.06; reap; overrides = -
+"""
+
+OVERRIDES = """
+with fewer permits those that run go on:
+    arrive t0 t1 t2 t3 on=api:2 = t0 t1; say api override 1; end t0 slots=5 = -; used = api 1; end t1 slots=5 = t2
+    unsay api override = 1; look slots=5 = t3; unsay api override = 0; overrides = -
+an override of one key comes before that of all:
+    arrive a0 a1 a2 a3 on=tenant[a]:1 = a0; arrive b0 b1 b2 b3 on=tenant[b]:1 = b0; say tenant/a override 3
+    look slots=9 = a1, a2; say tenant override 2; look slots=9 = b1; unsay tenant/a override; in_force tenant/a = 2
+one key is paused:
+    say tenant/a pause; arrive a on=tenant[a]:1 = -; arrive b b2 on=tenant[b]:1 = b; look slots=9 = -
+    unsay tenant/a pause; look slots=9 = a
+all keys are paused, and a pause of one goes on after that:
+    arrive a on=tenant[a]:1; arrive b on=tenant[b]:1; say tenant pause; arrive c on=tenant[c]:1 = -
+    say tenant/c pause; unsay tenant pause; look slots=9 = -; unsay tenant/c pause; look slots=9 = c
+a disabled limit counts and parks no task, and has to drain afterwards:
+    arrive t0 t1 t2 on=api:2 = t0 t1; say api disable; look slots=9 = t2; arrive t3 on=api:2 = t3; used = api 4
+    unsay api disable; arrive t4 on=api:2 = -; look slots=9 = -
+a disabled limit has no rate:
+    arrive t0 t1 t2 on=mail@1/h = t0; say mail disable; look slots=9 = t1, t2
+a pause outdoes disable:
+    say api disable; say api pause; arrive t on=api:2 slots=5 = -; unsay api disable; unsay api pause; look slots=5 = t
+parking and looking return the end of an override [tenant pause 1 | tenant/a pause 1 | tenant override 1 | tenant/a override 1]:
+    wait 0; take t0 on=tenant[a]:2; say * until=+300; park t1 on=tenant[a]:2 slots=1 = -; told 300 310
+    look = -; look_when_told 300 310 = t1
+a task of several limits gets the end, too:
+    wait 0; say right override 2 until=+300; take small on=right:3; park big on=left:2+right:3 cost=2 slots=1 = -
+    look_when_told 300 310 = big
+a rate holds again when disable ends:
+    wait 0; arrive t0 t1 t2 on=mail:1@1/h^2 = t0; say mail disable until=+200; look slots=9 = t1, t2
+    wait 0.2; arrive late on=mail:1@1/h^2 = -
+a time that is over is refused:
+    say api pause until=1000 = -1; overrides = -
+an override that has ended cannot be taken back:
+    wait 0; say api pause until=+1; wait 0.001; unsay api pause = 0; overrides = -
+"""  # noqa: E501 - a title with its words
+
+DRAINED = """
+a lent task is not started, and is before no other:
+    take t0; arrive t1 = -; borrow t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
+a lost publisher leaves both copies, and takes nothing away when it returns:
+    take t0; arrive t1 t2 = -; borrow t1 = t1; expire t1; reap; lines = gpu t1 t2; used = gpu 1; publish t1 = 0
+    lines = gpu t1 t2; end t0 slots=1 = t1; deliveries t1 = 0
+an early delivery of a drained task is not lost with the copy that is about to go:
+    take t0; arrive t1 = -; borrow t1 = t1; peer: ask t1 = must_park; peer: park t1 = -; lines = -; publish t1 = 1
+    lines = gpu t1; messages = t1#0
+a delivery of an unreported drain runs once:
+    take t0; arrive t1 = -; borrow t1 = t1; peer: park t1; expire t1; end t0 slots=9 = t1; end t1 slots=9 = -
+    peer: look slots=9 = -
+a task that will not run is not lent:
+    take t0; arrive t1 = -; drop gpu; borrow t1 = -
+"""
+
+DROPPED = """
+a later task waits:
+    take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
+a full line has room again:
+    arrive t0 t1 on=crowd:1<1 = t0; park t2 on=crowd:1<1 = crowded; drop crowd = 1; park t2 on=crowd:1<1 = -
+a running task goes on:
+    take t0; drop gpu t0 nobody = 0; used = gpu 1; renew t0 = renewed
+another delivery of it does not run either:
+    park t slots=1 = t; peer: park t attempt=1; end t return; drop gpu = 1; look slots=4 = t expired
+    end t never slots=4 = -; peer: look slots=4 = -
+it does not run when it is redelivered, by a broker to which its worker could not acknowledge it:
+    peer: take t0; park t1; drop gpu = 1; peer: park t1 = has_run; peer: look slots=4 = t1 expired; peer: end t1 never
+    peer: ask t1 = has_run
+another delivery of it may come again, too:
+    park t slots=1 = t; look slots=0; peer: park t; end t requeue; drop gpu t = 1; look = t expired; end t never
+    ask t = has_run
+an acknowledged task is forgotten:
+    take t0; park t1; drop gpu = 1; finished = 0 t1; look slots=4 = t1 expired; finished = -; end t1 never; end t0
+    left = nothing
+"""
+
+#: First in line is a task of a queue that only the stranger consumes, then one of ours.
+PASSED_OVER = """
+another queue takes its turn, and leaves nothing of its offer:
+    take t1; stranger: park theirs; park ours; end t1 slots=1 = -; stranger: look = theirs; offered = -
+a queue without a worker is passed over after its moment:
+    wait 0; take t1; stranger: park theirs; park ours; end t1 slots=1 = -; look = -; wait 1; look = ours
+a task of a passed over queue overtakes none before it:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours; end ours
+    stranger: ask newer = must_park, theirs
+a withdrawn task takes its offer along:
+    take t1; stranger: park theirs; park ours; end t1 slots=1 = -; withdraw theirs; offered = -; look = ours
+one that is passed over can be withdrawn:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look slots=0; withdraw theirs; passed = -
+    look = ours
+a line without followers is not offered:
+    take t1; stranger: park theirs; end t1; offered = -
+"""
+
+STORIES = [
+    pytest.param(steps, id=title)
+    for text in (SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER)
+    for title, steps in read_stories(text)
+]
+
+
+@pytest.mark.parametrize("steps", STORIES)
+def test_a_story_of_limits(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
+    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)

@@ -1,0 +1,337 @@
+"""Identity locks: the task that may run, the tasks that wait for it, and the results of the others, told as stories."""
+
+from __future__ import annotations
+
+import pytest
+from redis import Redis
+
+from tests.store.lock_story import LockStory
+from tests.store.stories import read_stories
+
+PUBLISHING = """
+claiming again is ours, as a retry that publishes itself does:
+    claim t1 = claimed; claim t1 = ours
+a duplicate gets the holder of the lock [return_existing | raise | skip]:
+    claim t1; claim t2 * = taken t1; lock = t1 queued
+the last one is kept to run next, and each newer one replaces the one before it:
+    start t1; claim t2 keep_last = claimed; claim t3 keep_last = replaced t2; lock = t1 running; next = t3
+other arguments are another lock:
+    start t1; claim t2@other = claimed; start t3@third
+giving up frees a queued one:
+    claim t1; give_up t2 = 0; give_up t1 = 1; give_up t1 = 0; lock = -
+one that runs is not given up:
+    start t1; give_up t1 = 0; lock = t1 running
+giving up the next one leaves the running one:
+    start t1; claim t2 keep_last; give_up t2 = 1; lock = t1 running; next = -
+giving up lets the follower run:
+    claim t1; peer: arrive t2 = -; give_up t1; peer: look = t2 run
+unlocking takes the lock from any holder:
+    claim t1; unlock t2 = 0; unlock t1 = 1; unlock = 0; lock = -
+a claim finds that the worker of the first is lost:
+    start t1; lease_ends t1 alone; claim t2 = claimed; held = -
+"""
+
+GATE = """
+the lock comes before the permit, so a singleton that waits for a permit has its lock:
+    start t1 on=gpu; arrive t2@other on=gpu = -; lock other = t2 queued; verdict t2 = run
+    end t1 slots=1 = t2 run; newer t2 t1
+a task that is never parked takes no lock, since its message may not come again:
+    start t1 on=gpu; ask t2@other on=gpu; lock other = -; end t1; start t2@other on=gpu
+a duplicate takes no permit while it waits:
+    start t1 on=gpu2; arrive t2 on=gpu2 slots=1 = -; used = gpu2 1; verdict t2 = follow; start t3@other on=gpu2
+duplicates get the outcome, which takes no permit [done | failed]:
+    start t1 on=gpu; arrive t2 on=gpu; arrive t3 on=gpu
+    end t1 * slots=3 = t2 conclude t1, t3 conclude t1; used = -; lock = -; end t2; end t3; empty
+duplicates without a slot get the outcome later, whatever the holder is by then:
+    start t0; arrive t1; arrive t2; arrive t3; end t0; claim t9
+    peer: look slots=9 = t1 conclude t0, t2 conclude t0, t3 conclude t0
+a duplicate from another queue gets the outcome, which this worker cannot give it:
+    start t1; stranger: arrive t2; end t1 slots=1 = -; stranger: look = t2 conclude t1
+a duplicate runs when the first was interrupted, which is no outcome:
+    start t1; arrive t2; arrive t3; end t1 ignored slots=2 = t2 run; lock = t2 running
+a late end frees no other lock:
+    start t1; arrive t2; lease_ends t1; look = t2 run; end t1 slots=1 = -; lock = t2 running
+one that comes again keeps its lock [retry | requeue | return]:
+    publish t1; start t1; arrive t2; end t1 * slots=2 = -; lock = t1 queued; claim t3 = taken t1
+    start t1 attempt=1; end t1 slots=2 = t2 conclude t1
+a duplicate that must not run takes a slot only, and no permit:
+    start t1 on=gpu; arrive t2 raise on=gpu slots=1 = t2 duplicate t1; used = gpu 1; end t2; used = gpu 1
+    arrive t3 skip on=gpu slots=1 = t3 skip t1; used = gpu 1; end t3; lock = t1 running
+    arrive t4 replace on=gpu slots=1 = -; verdict t4 = follow
+a holder that is put back leaves the line in which its other delivery waits:
+    start t1 on=gpu; lease_ends t1; peer: reap 1; lock_ends; peer: claim t2; peer: arrive t1 on=gpu = -
+    renew t1 = put back; parked = -
+a retry that finds no lock is as old as its call [replace | keep_last]:
+    publish t1 *; start t1; lease_ends t1; publish t2 *; lock_ends; publish t1; start t2
+    arrive t1 slots=1 = t1 replaced t2; end t2
+the last one runs after the one that runs, and those between them do not:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2 = -; publish t3 keep_last; look slots=2 = -
+    arrive t3 slots=1 = t2 replaced t1; end t1 slots=1 = t3 run
+the next one runs though another delivery of it has expired:
+    start t1 keep_last; peer: arrive t2 keep_last = -; peer: never t2; end t1 slots=1 = t2 run
+a second delivery waits for the first, and is no duplicate of itself:
+    start t1; arrive t1 slots=1 = -; seconds = t1; end t1 ignored slots=1 = t1 run
+a revoked one that is parked frees its lock:
+    start t0@other on=gpu; arrive t1 on=gpu; arrive t2; withdraw t1 = t1#0; look = t2 run
+"""
+
+HOW_LONG = """
+until expires, a failure keeps the lock, and only the same task may run again:
+    start t1 expires; end t1 failed; lock = t1 failed; claim t2 expires = taken t1
+    arrive t2 expires slots=1 = t2 conclude t1; start t1 expires; end t1; lock = t1 done
+until expires, a failed one makes the lock no longer [done | failed | retry | ignored]:
+    publish t1 expires; mark; start t1; end t1 failed; wait 1800; start t1 attempt=1; end t1 *; as_marked
+until expires, a failed one that waits to run again has no outcome yet:
+    start t1 expires; end t1 failed; start t0@other on=gpu; arrive t1 expires on=gpu = -
+    arrive t2 expires slots=1 = -; end t0 slots=1 = t1 run; end t1 slots=1 = t2 conclude t1
+until expires, it lasts from its publishing to the millisecond, whatever the outcome [done | failed]:
+    claim t1 expires; mark; start t1 expires; as_marked; renew t1; end t1 *; as_marked; lock = t1 *
+    arrive t2 expires slots=1 = t2 conclude t1
+until expires, a retry does not begin it again:
+    claim t1 expires least=3000; mark; start t1 expires; end t1 retry; start t1 expires attempt=1; as_marked
+    end t1; as_marked
+until expires, an interrupted one keeps its lock:
+    claim t1 expires; mark; start t1 expires; end t1 ignored; claim t2 expires = taken t1; as_marked
+until started, it is free from the start on:
+    claim t1 started = claimed; claim t2 started = taken t1; start t1 started; lock = -; claim t2 started = claimed
+    start t2 started; newer t2 t1; claim t3 started; end t1; end t2; lock = t3 queued
+until started, a later attempt runs despite another lock [return_existing | raise | skip | replace]:
+    publish t1 started *; start t1; publish t2 started *; end t1 retry; start t1 attempt=1; lock = t2 queued
+    end t1; lock = t2 queued; start t2
+until started, a follower has the outcome of its first with a new lock [done | failed]:
+    publish t1 started; peer: arrive t2 started = -; start t1; peer: publish t3 started; peer: start t3
+    end t1 * slots=1 = t2 conclude t1
+until started, a follower runs after a lost first, or after a published one that has the lock by then:
+    publish t1 started; peer: arrive t2 started = -; start t1; peer: publish t3 started; peer: start t3
+    lease_ends t1 alone; peer: reap 1; peer: look = t2 run
+until started, a follower runs after a lost first, beside one that was not published:
+    publish t1 started; peer: arrive t2 started = -; start t1; peer: start t3 started
+    lease_ends t1 alone; peer: reap 1; peer: look = t2 run
+until started, a restored run leaves the lock of others alone:
+    start t1 started; flush; claim t2 started; renew t1 = put back; lock = t2 queued; claim t3 started = taken t2
+until started, a task that is revoked elsewhere keeps no lock [retry | again | return]:
+    publish t1 started; start t1; peer: never t1; end t1 *; peer: claim t2 started = claimed
+a success is remembered for others and for another delivery:
+    start t1 remember=60; end t1; lock = t1 done; claim t2 remember=60 = taken t1
+    arrive t2 remember=60 slots=1 = t2 conclude t1; arrive t1 remember=60 slots=2 = t1 done t1
+    wait 61; lock = -; start t3 remember=60; reap; lock = t3 running
+a failure is not remembered:
+    start t1 remember=60; end t1 failed; lock = -
+a success is remembered though its lease had ended, if no other task took the lock:
+    start t1 remember=60; lease_ends t1; end t1; lock = t1 done
+a success that is reported early outlives its worker:
+    put t1 remember=60 slots=1 = t1 run; succeeded t1 = 1; lease_ends t1; look = t1 done t1
+an early success of an earlier grant of the task counts:
+    start t1 remember=60; succeeded t1 before = 1; lock = t1 done
+an early success counts though the lock is lost:
+    start t1 remember=60; lease_ends t1; peer: reap 1; lock = -; succeeded t1 = 1; peer: claim t2 remember=60 = taken t1
+an early success does not take the lock of another task:
+    start t1 remember=60; lease_ends t1; peer: reap 1; peer: start t2 remember=60; succeeded t1 = 0; lock = t2 running
+an early success does not count if an operator took the lock away:
+    start t1 remember=60; unlock; succeeded t1 = 0; lock = -
+"""
+
+LEASES = """
+a lock is put back after the store lost everything:
+    start t1 on=gpu; flush; renew t1 = put back; lock = t1 running; used = gpu 1; claim t2 = taken t1; end t1; lock = -
+tokens grow over a loss of the data:
+    start t1; flush; start t2; newer t2 t1
+a restored lock has the token of its task, by which its success is known:
+    start t1 remember=60; flush; renew t1; succeeded t1 = 1
+a restored lock of a parked task has its token:
+    put t1 remember=60 slots=1; look; lease_ends t1 alone; peer: reap 1; renew t1 = put back; succeeded t1 = 1
+the next one runs though the lock ended before its renewal:
+    start t1 keep_last; peer: arrive t2 keep_last = -; lock_ends; renew t1 = renewed; end t1 slots=1 = t2 run
+a follower of an ended lock waits for its restored holder:
+    start t1; lock_ends; claim t2; peer: arrive t3 = -; lock_ends; renew t1 = renewed; end t1 slots=1 = t3 conclude t1
+a follower of a first that has not started waits for the running one:
+    start t1; lock_ends; claim t2; arrive t3; renew t1 = renewed; end t1 slots=1 = t3 conclude t1
+a success is remembered though its holder is put back, whose worker does not have it yet:
+    start t1 remember=60; succeeded t1; lease_ends t1; reap 1; renew t1 = put back; lock = t1 done; end t1
+    claim t2 remember=60 = taken t1
+a follower gets the success of a holder that is back in line:
+    put t1 remember=60 slots=1; peer: arrive t2 remember=60 slots=1 = -; lease_ends t1; peer: reap 1
+    succeeded t1 = 1; end t1; parked = t2; peer: look slots=2 = t2 conclude t1; peer: end t2; held = -; parked = -
+a running one takes its lock back from one that has not started:
+    start t1; flush; claim t2; renew t1 = put back; arrive t2 slots=1 = -; end t1 slots=1 = t2 conclude t1
+a stepped back delivery waits for none of its own followers:
+    start t1; lease_ends t1; peer: reap 1; lock_ends; peer: claim t2; peer: arrive t1 = -; renew t1 = put back
+    peer: arrive t2 = -; lease_ends t1 alone; peer: reap 1; peer: look slots=2 = t1 run
+    peer: end t1 slots=1 = t2 conclude t1
+a duplicate that is put back takes no lock, it only has the outcome of its first:
+    start t1; peer: arrive t2; end t1 slots=1; lease_ends t2; peer: reap 1; peer: claim t3; renew t2 = put back
+    lock = t3 queued
+a revoked retry keeps no lock when its first run is lost:
+    start t1; claim t1; peer: never t1; lock = t1 running; lease_ends t1 alone; peer: reap 1; lock = -
+a task that is revoked elsewhere during its grant keeps no lock [retry | again | return]:
+    publish t1; start t1; peer: publish t2; peer: arrive t2 = -; peer: never t1; end t1 * slots=1 = t2 run
+the next one comes before followers of the outcome, when the retry of the first does not come:
+    publish t1 keep_last; start t1; peer: publish t2; peer: arrive t2 = -
+    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; lock_ends; peer: look slots=2 = t3 run
+the next one comes before followers of the outcome, though the lock cannot be read:
+    publish t1 keep_last; start t1; peer: publish t2; peer: arrive t2 = -
+    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil; peer: claim t9 = taken t3
+    peer: look slots=2 = t3 run
+a grant that comes to nothing leaves the lock as it was:
+    publish t1; start t1; end t1 return; lock = t1 queued; peer: never t1; start t1; end t1 return; lock = -
+a revoked task that starts again waits for its retry, though an earlier lock would have ended:
+    start t1 expires lock_ttl=5; peer: never t1; end t1 failed; start t1 expires lock_ttl=5; wait 20; end t1 retry
+    lock = t1 queued
+a lock that another one runs with is lost:
+    start t1; flush; peer: start t2; renew t1 = lost; lock = t2 running; end t1; lock = t2 running
+a task that was unlocked does not take its lock again with a renewal:
+    start t1; unlock; renew t1; lock = -; claim t2 skip; renew t1; lock = t2 queued
+a lost one that goes back in line keeps its lock:
+    put t1 skip on=gpu slots=1; lease_ends t1; reap; lock = t1 queued; claim t2 skip = taken t1
+one that is next and has not arrived is next after a lost one, too:
+    publish t1 keep_last; start t1; publish t2 keep_last; lease_ends t1; reap; lock = t2 queued
+the next one keeps the lock while it waits for a permit, as long as it may wait:
+    start t0@other on=gpu; publish t1 keep_last; start t1; publish t2 keep_last; arrive t2 on=gpu; unlock; look
+    lock = t2 queued; lasts_hours 1
+"""
+
+AWAITED = """
+a late duplicate with a waiting caller has the outcome [done | failed]:
+    publish t1; start t1; publish t2 awaited = t1; publish t3 awaited = t1; end t1 *; lock = -
+    arrive t2 slots=1 = t2 conclude t1; end t2; arrive t3 slots=1 = t3 conclude t1; end t3; empty
+one that goes back in line is counted once:
+    start t1; publish t2 awaited; publish t3 awaited; end t1; arrive t2 slots=1; end t2 return
+    look = t2 conclude t1; end t2; arrive t3 slots=1 = t3 conclude t1
+one that is not published asks for nothing:
+    start t1; publish t2 awaited = t1; give_up t2 t1 = 0; end t1; empty
+one that is revoked asks for nothing, also if the first has ended:
+    publish t1; start t1; publish t2 awaited; publish t3 awaited; end t1; never t2
+    arrive t3 slots=1 = t3 conclude t1; never t3; awaited = -
+one without a caller takes no place of one with a caller:
+    start t1; publish t2 awaited; arrive t3; end t1 slots=1 = t3 conclude t1; end t3
+    arrive t2 slots=1 = t2 conclude t1
+a late one gets the remembered outcome, if that had not ended when it was published:
+    start t1 remember=60; end t1; publish t2 remember=60 awaited = t1; lock_ends; arrive t2 slots=1 = t2 conclude t1
+one runs if the first had no outcome:
+    start t1; publish t2 awaited; end t1 ignored; arrive t2 = t2 run
+one that has the lock goes on as its holder:
+    start t1; publish t3 awaited; publish t2 awaited; end t1 ignored; start t2; end t2 retry; lock = t2 queued
+    start t2 attempt=1; end t2; lock = -
+"""
+
+LINES = """
+the one before the last does not run after it:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; end t1 retry; publish t3 keep_last
+    look slots=4 = -; start t3; look slots=4 = t2 replaced t3; end t2; end t3 slots=4 = -
+the line of the next one stays open:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; end t1 retry; publish t3 keep_last
+    look slots=4; start t3; publish t4 keep_last; arrive t4; end t3; look slots=4 = t4 run
+the line of the next one stays open after an ended lock:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; lease_ends t1; lock_ends
+    publish t3 keep_last; start t3; publish t4 keep_last; arrive t4; end t3; look slots=4 = t4 run
+a follower that is published again waits its turn:
+    start t1; arrive t2; arrive t3; lease_ends t1; claim t3 = taken t2; look slots=4 = t2 run
+    end t2 slots=4 = t3 conclude t2
+one that was to be skipped and is published again runs:
+    start t1 skip; arrive t2 skip; end t1; claim t2 skip = claimed; look slots=4 = t2 run; lock = t2 running
+one that ran before it became a duplicate has no token:
+    put t1 slots=1 = t1 run; unlock; peer: start t2; lease_ends t1; look = -; peer: end t2 slots=1 = t1 conclude t2
+a verdict that is given back is offered again at once:
+    start t1 on=gpu; arrive t2 skip on=gpu slots=1; end t2 return slots=1 = t2 skip t1
+a follower of another queue is not passed over, as it had no turn that it could have missed:
+    start t1; stranger: arrive t2; look; look; passed = -; end t1 slots=1 = -; stranger: look = t2 conclude t1
+a replacement by another singleton before the end keeps no lock:
+    publish t1; start t1; peer: publish t1@other; peer: arrive t1@other attempt=1048576; end t1 ignored; lock = -
+"""
+
+NEWEST = """
+the newest replaces one that is queued [replace | keep_last]:
+    claim t1; claim t2 * = replaced t1; later t2 t1; lock = t2 queued
+one that runs is not replaced:
+    start t1; claim t2 replace = taken t1; lock = t1 running
+one that is next already is not replaced by itself:
+    start t1; claim t2 keep_last = claimed; claim t2 keep_last = claimed
+a parked task gets its replacement as soon as the newest has come, without a permit:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace
+    arrive t2 on=gpu slots=1 = t1 replaced t2; lock = t2 queued
+a parked one does not start during the publish of the newest:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; end t0 slots=2 = -
+    start t2 on=gpu; look slots=2 = t1 replaced t2
+a newest that is not published replaces no task:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t3 replace
+    give_up t3 = 1; claim t1 replace = ours; end t0 slots=2 = t1 run
+a last one that is not published replaces no task:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2 = -; publish t3 keep_last; give_up t3 = 1
+    look slots=2 = -; end t1 slots=2 = t2 run
+a newest that is not published replaces no task whose turn came [replace | keep_last]:
+    start t0@other on=gpu; publish t1 *; arrive t1 on=gpu
+    publish t2 *; end t0 slots=2 = -; start t0@other on=gpu; publish t3 *; end t0 slots=2 = -; start t0@other on=gpu
+    give_up t3 = 1; look slots=2 = -; end t0 slots=2 = t1 run
+a last one that is not published replaces no task whose first ended:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2 = -; publish t3 keep_last; end t1 slots=2 = -
+    give_up t3 = 1; look slots=2 = t2 run
+the newest of a dead publisher replaces no task:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; end t0 slots=2 = -; lock_ends
+    look slots=2 = t1 run
+the last one replaces the one before after a first that does not come again:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; publish t3 keep_last; end t1 retry
+    give_up t1 = 1; look slots=2 = -; start t3; look slots=2 = t2 replaced t3
+a follower of a replaced retry gets its end:
+    publish t1 replace; start t1; publish t2 replace; arrive t2 = -; end t1 retry; publish t3 replace
+    look slots=2 = -; start t3; look slots=2 = t2 replaced t3
+a newest that is not published replaces no follower of a retry:
+    publish t1 replace; start t1; publish t2 replace; arrive t2 = -; end t1 retry; publish t3 replace
+    look slots=2 = -; give_up t3; look slots=2 = t2 run
+the newest call replaces any parked one once it has arrived [return_existing | raise | skip]:
+    start t0@other on=gpu; publish t1 *; arrive t1 on=gpu; publish t2 replace; end t0 slots=2 = -
+    start t2 on=gpu; look slots=2 = t1 replaced t2
+the newest call that does not come replaces no parked one [return_existing | raise | skip]:
+    start t0@other on=gpu; publish t1 *; arrive t1 on=gpu; publish t2 replace; end t0 slots=2 = -
+    give_up t2; look slots=2 = t1 run
+the next one runs though another has the outcome of the first:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; publish t3 return_existing awaited
+    end t1 slots=5 = t2 run; arrive t3 slots=1 = t3 conclude t1; end t2; lock = -
+the next one runs though an older one is published again, which has lost its lease:
+    publish t0 keep_last; start t0; lease_ends t0; peer: publish t1 keep_last; peer: start t1
+    peer: publish t2 keep_last; peer: arrive t2; publish t0 awaited; peer: end t1 slots=5 = t2 run
+an unlock while the newest is on its way strands no task:
+    publish t1 keep_last; put t1 on=gpu slots=1; publish t2 keep_last; arrive t2 on=gpu; end t1 requeue
+    publish t3 keep_last; unlock = 1; arrive t3 on=gpu = t2 run; look slots=5 = t1 replaced t2
+    end t2 slots=5 = t3 run; parked = -
+the lock of the next one lasts until its ETA:
+    publish t1 keep_last; start t1; claim t2 keep_last least=360000; end t1; lock = t2 queued; lasts_hours 100
+the lock of the next one lasts as long after its arrival:
+    publish t1 keep_last; start t1; claim t2 keep_last least=360000; arrive t2 keep_last; end t1; lock = t2 queued
+    lasts_hours 100
+a replaced task that is published again is the newest:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; claim t1 replace = replaced t2
+    arrive t2 on=gpu slots=1 = t2 replaced t1; end t0 slots=2 = t1 run
+a replaced task that is published again can be withdrawn:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace
+    withdraw t1; lock = -
+a replaced task that is published again can be dropped:
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace
+    drop t1; lock = -
+a task that was next does not replace its replacement:
+    publish t1 keep_last; start t1; publish t2 keep_last; publish t3 keep_last; end t1 retry
+    arrive t2 slots=1 = t2 replaced t1; arrive t3 slots=1 = t3 run
+a retry without its lock replaces no newer task [replace | keep_last]:
+    publish t1 *; start t1; lease_ends t1; publish t2 *; publish t1; start t2; arrive t1 slots=1 = t1 replaced t2
+    end t2
+one that was replaced on its way does not run:
+    publish t1 replace; publish t2 replace; arrive t1 slots=1 = t1 replaced t2; start t2
+a later publish is newer though the lock had ended:
+    publish t1 replace; lock_ends; publish t2 replace; lock_ends; start t0@other on=gpu; arrive t1 on=gpu; start t2
+    end t0 slots=2 = t1 replaced t2
+a newer one that arrives first is the last one, since the order of publishing counts:
+    publish t1 keep_last; start t1; publish t2 keep_last; publish t3 keep_last; arrive t3 = -
+    arrive t2 slots=1 = t2 replaced t1; end t1 slots=2 = t3 run
+a last one has not come when the first comes again:
+    publish t1 keep_last; start t1; publish t2 keep_last; arrive t2; publish t3 keep_last; end t1 retry
+    start t1 attempt=1; end t1 slots=2 = -; give_up t3 = 1; look slots=2 = t2 run
+"""
+
+STORIES = [
+    pytest.param(steps, id=f"{title}") for text in (PUBLISHING, GATE, HOW_LONG, LEASES, AWAITED, LINES, NEWEST)
+    for title, steps in read_stories(text)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", STORIES)
+def test_a_story_of_locks(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
+    LockStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
