@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.store.scripts import Call
 
-__all__ = ["StoreClient", "not_asked", "signed", "store_client"]
+__all__ = ["StoreClient", "forget_clients", "not_asked", "signed", "store_client"]
 
 #: Most holders that one call clears.
 _REAPED = 8
@@ -146,6 +146,12 @@ def store_client(app: Any, group: str | None = None) -> StoreClient:
             )
         clients[group] = StoreClient(app, group)
     return clients[group]
+
+
+def forget_clients(app: Any) -> None:
+    """Make new clients of an app on their next use, because a test has given it another store."""
+    _clients.pop(app, None)
+    _breakers.pop(app, None)
 
 
 def signed(by: object, why: object, whose: str = "") -> tuple[str, str]:

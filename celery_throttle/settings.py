@@ -14,7 +14,7 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["checked_app", "settings_of", "throttles", "without_effect"]
+__all__ = ["checked_app", "forget_settings", "settings_of", "throttles", "without_effect"]
 
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 
@@ -50,6 +50,11 @@ def settings_of(app: Any) -> Settings:
             settings = replace(settings, broker=broker_of(conf, settings.url))
         _settings[app] = settings
     return _settings[app]
+
+
+def forget_settings(app: Any) -> None:
+    """Read the settings of an app again on their next use, because a test has changed them."""
+    _settings.pop(app, None)
 
 
 def throttles(app: Any) -> bool:

@@ -104,13 +104,7 @@ class Dedup:
         Raises:
             ConfigurationError: the arguments cannot be compared.
         """
-        value: object = call.bound
-        if callable(self.unique_on):
-            value = call.read("unique_on", self.unique_on)
-        elif self.unique_on is not None:
-            value = {path: call.read("unique_on", path) for path in self.unique_on}
-        elif value is None:  # the task fails with these arguments when it runs; until then they are used as given
-            value = {"args": call.args, "kwargs": call.kwargs}
+        value = self.value(call)
         try:
             return LockPlan(identity_of(call.task_name, value), self)
         except TypeError as error:
@@ -118,6 +112,19 @@ class Dedup:
                 f"cannot compare its arguments with those of another call ({error}): name those that count with "
                 f"unique_on=['order_id'], or give unique_on a function that returns text"
             ) from None
+
+    def value(self, call: TaskCall) -> object:
+        """Return the value by which calls are compared: arguments by name, or the answer of the user's function.
+
+        Raises:
+            ConfigurationError: the call has no such value.
+        """
+        if callable(self.unique_on):
+            return call.read("unique_on", self.unique_on)
+        if self.unique_on is not None:
+            return {path: call.read("unique_on", path) for path in self.unique_on}
+        # A call whose arguments do not fit fails when it runs; until then they are used as given.
+        return {"args": call.args, "kwargs": call.kwargs} if call.bound is None else call.bound
 
     def carried(self, header: Mapping[str, object]) -> LockPlan | None:
         """Return the plan in the header of a message, None if the header has no valid plan."""

@@ -41,6 +41,11 @@ class Keys:
         """All keys, in the order of KEYS in ``begin.lua``, where the channel for hints follows them."""
         return tuple(self._key(name) for name in _NAMES)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all keys, in the same order."""
+        return _NAMES
+
     def key(self, name: str) -> str:
         """Return one key by its name in ``begin.lua``."""
         return self._key(name)

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from celery_throttle.permits.outside import Outside
 
-__all__ = ["outside_of"]
+__all__ = ["forget_outside", "outside_of"]
 
 #: Seconds that a program waits at its end until the store has the permits back, and seconds between two looks.
 _AT_EXIT, _LOOK_EVERY = 3.0, 0.005
@@ -24,6 +24,12 @@ def outside_of(app: Any, group: str | None) -> Outside:
     if group not in groups or groups[group].process != os.getpid():
         groups[group] = Outside(app, group)
     return groups[group]
+
+
+def forget_outside(app: Any) -> None:
+    """Give back the permits that this process holds in an app's store, because a test gives it another store."""
+    for each in _all.pop(app, {}).values():
+        each.end()
 
 
 @atexit.register

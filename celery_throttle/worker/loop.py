@@ -206,6 +206,7 @@ class Loop:
         """End the thread after all posted functions were run; wait ``seconds`` for that at most."""
         if self._thread is not None:
             self.post(self._stopped.set)
+            self.post(self.wake)  # else the hub waits for its next event, for up to a second
             self._thread.join(seconds)
 
     def turn(self) -> None:

@@ -94,3 +94,16 @@ def test_function_posted_by_a_posted_one_runs_after_it(hub: Hub) -> None:
     assert loop.wait(lambda: order == ["outer", "inner"], 30)
     loop.stop(30)
     loop.close()
+
+
+def test_loop_that_stops_does_not_wait_for_an_event(hub: Hub) -> None:
+    """A hub without events waits for up to a second, which the end of a worker would take longer."""
+    loop = Loop(hub, threaded=True)
+    loop.reattach()
+    poll = hub.poller.poll
+    hub.poller.poll = lambda timeout: poll(60)
+    loop.start()
+    until(lambda: loop.wait(lambda: True, 1))
+    loop.stop(10)
+    assert "celery-throttle-gate" not in {each.name for each in threading.enumerate()}
+    loop.close()

