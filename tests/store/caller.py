@@ -14,7 +14,7 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store.calls import Store
-from celery_throttle.store.exchange import Arrival, DeliveryChange, Delivery, Exchange
+from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, Withdrawn, read_exchanged
 from celery_throttle.store.reading import text
 from celery_throttle.store.scripts import Call, execute

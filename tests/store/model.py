@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.exchange import Arrival, DeliveryChange, Delivery
+from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange
 from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.facts_table import comes_back, second_goes_on
 from tests.store.peek import Snapshot
