@@ -221,7 +221,7 @@ def test_task_sent_back_without_connection_runs_once_more(
     """With late acknowledgement the broker still has the message of one that raised `RateLimited`."""
     with Relay(server.port) as relay:
         stops = workers.start(LIMITED, concurrency=2, conf={"throttle_url": relay.url})
-        relay.hold_replies_from(b'"back"')
+        relay.hold_replies_from(b'"pause_ms"')
         victim = workers.app(LIMITED).call_late.delay("victim")
         state.wait_parked(victim)
         own_server.kill()

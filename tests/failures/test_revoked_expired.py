@@ -74,7 +74,7 @@ def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
         victim, other = after.parent.results  # type: ignore[union-attr]
         state.wait_parked(victim, other)
 
-        relay.hold_replies_from(b'"revoked":["' + victim.id.encode())
+        relay.hold_replies_from(b'["revoked","' + victim.id.encode())
         victim.revoke()
         until(lambda: victim.id not in state.parked, timeout=AT_ONCE)
         relay.hang_up()

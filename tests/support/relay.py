@@ -84,6 +84,7 @@ class Relay:
 
     def pass_replies(self, until: bytes = b"") -> None:
         """Pass on the kept bytes, and later ones; `until`: as `hold_replies_from` from then on."""
+        assert not self._holding_from, f"no client has sent {self._holding_from!r}"
         self._holding_from = until
         self._replying.set()
 
@@ -141,6 +142,7 @@ class Relay:
                     if self.calls_per_second:
                         time.sleep(len(piece) / self.calls_per_second)
                     if self._holding_from and self._holding_from in piece:
+                        self._holding_from = b""
                         self._replying.clear()
                 target.sendall(piece)
         with suppress(OSError):
