@@ -6,6 +6,7 @@ What holds for locks, too, is in test_lease.py; programs that die are in test_se
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -117,6 +118,7 @@ def test_handle_and_holders_have_the_data_of_a_permit(two: Any) -> None:
     assert repr(two).endswith("FairSemaphore 'two'>")
     (info,) = two.holders()
     assert isinstance(info, PermitInfo)
+    assert re.fullmatch(r"web-1 since .*, lease ends in .*, ticket \d+", str(info))
     assert two.waiting() == 0
 
 
