@@ -666,7 +666,7 @@ def _unsaid(calls: Any) -> str:
     box = calls.outbox
     counts = {
         name: len(getattr(box, name))
-        for name in ("_ended", "_began", "_unacked", "_never", "asked", "parked", "back", "_spare", "_passed")
+        for name in ("arrived", "_changed", "_gone", "_acknowledging", "_unacked", "_spare", "_passed")
     }
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return (
@@ -751,9 +751,10 @@ class Operator:
         return bool(place.ask(place.store.unparked(nonce, "sim", "", "", [task_id], []))[1])
 
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:
-        """Take the identity lock away from this call, if it has it."""
+        """Take the identity lock away from this call, if it has it, or is to run next."""
         client, identity = self._app.tasks[task]._lock((), arguments)
-        client.ask(client.store.unlock(identity, task_id))
+        if not client.ask(client.store.unlock(identity, task_id)):
+            client.ask(client.store.give_up(identity, task_id, ""))
 
 
 def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
