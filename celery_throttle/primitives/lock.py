@@ -21,6 +21,7 @@ from celery_throttle.primitives.lease import (
     next_look,
 )
 from celery_throttle.primitives.lock_calls import Grant, LockCalls, LockInfo, answer, info
+from celery_throttle.primitives.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -94,20 +95,19 @@ class _Locks:
         return self._held(self._client, self._calls, attempt, fencing_token=token, deadline=deadline, on_lost=on_lost)
 
     async def _wait(self, attempt: Attempt, deadline: float, on_lost: Callable[[Any], object] | None) -> Any:
-        hints = self._client.pubsub(ignore_subscribe_messages=True)
+        hints = Mailbox(self._client, attempt.key, None, awaits=self._awaits)
         try:
-            await settled(hints.subscribe(attempt.key))
             while True:
-                # The first message confirms the subscription. The attempt after it finds an earlier release.
+                # The first wait ends with the subscription. The attempt after it finds an earlier release.
                 found = await self._attempt(attempt, on_lost)
                 left = deadline - time.monotonic()
                 if isinstance(found, Lease):
                     return found
                 if left <= 0:
                     return None
-                await settled(hints.get_message(timeout=min(left, next_look(found.lease_left))))
+                await hints.wait(min(left, next_look(found.lease_left)))
         finally:
-            await settled(hints.aclose() if self._awaits else hints.close())
+            await hints.close()
 
     async def _undo(self, attempt: Attempt) -> None:
         """Release the lock that a call may have got which was cancelled or interrupted."""

@@ -170,6 +170,16 @@ def test_operator_that_forgets_the_lock_wakes_too(locks: Any, redis: Redis, pool
     assert future.result(20).renew()
 
 
+def test_connections_lost_while_waiting(locks: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
+    """The hints of a waiting call are on a connection of their own, which the server or a proxy may close."""
+    held = take(locks)
+    future = pool.submit(locks.acquire, "a", blocking=True, timeout=30)
+    until(lambda: listening(redis) == 1)
+    redis.client_kill_filter(_type="pubsub")
+    held.release()
+    assert future.result(20)
+
+
 @pytest.mark.usefixtures("only_hints")
 def test_a_release_just_before_waiting_is_seen(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first attempt, before the subscription to the hints."""
