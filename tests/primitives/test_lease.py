@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -495,12 +496,16 @@ def test_a_cancelled_wait_leaves_it_to_others(awaited: LeasedLock, other: Leased
 
 
 def test_a_cancelled_block_releases(awaited: LeasedLock, aio_side: AsyncioSide) -> None:
+    inside = threading.Event()
+
     async def work() -> None:
         async with awaited.in_loop().hold(600):
+            inside.set()
             await asyncio.sleep(600)
 
     task = aio_side.start(work)
-    until(awaited.shown)
+    assert inside.wait(20)
+    assert awaited.shown()
     aio_side.cancel(task)
     assert awaited.shown() is None
 

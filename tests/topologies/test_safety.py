@@ -112,5 +112,5 @@ def test_a_worker_with_a_setting_that_cannot_work_does_not_start(workers: Worker
     assert (
         worker.log()
         .splitlines()[-1]
-        .startswith("Error: throttle_park_durability must be 'memory', 'disk' or 'replicas', got 'aof'")
+        .startswith("Error: throttle_park_durability must be one of 'memory', 'disk', 'replicas', got 'aof': write ")
     )
