@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,8 @@ class Slots:
         executor: Any = getattr(self._pool, "executor", None)
         if isinstance(executor, ThreadPoolExecutor):
             executor.shutdown(wait=False, cancel_futures=True)
-            threads = {thread.ident for thread in executor._threads}  # noqa: SLF001
-            while threads & sys._current_frames().keys():  # noqa: SLF001
+            threads = set(executor._threads)  # noqa: SLF001
+            while _run_on(threads):
                 time.sleep(_OUTLAST_EVERY)
 
     @property
@@ -156,6 +157,13 @@ class Slots:
         """The pool of processes that the hub serves, None for other pools."""
         pool = getattr(self._pool, "_pool", None)  # missing before the pool has started
         return pool if isinstance(pool, AsynPool) else None
+
+
+def _run_on(threads: set[threading.Thread]) -> bool:
+    """Return whether one of these threads still runs, also after a join of it was interrupted."""
+    # A thread that has ended may have left its ident to a new one.
+    others = {each.ident for each in threading.enumerate() if each not in threads}
+    return bool(({each.ident for each in threads} - others) & sys._current_frames().keys())  # noqa: SLF001
 
 
 def _report_death(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
