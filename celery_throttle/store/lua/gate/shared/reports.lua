@@ -30,14 +30,14 @@ end
 
 local function apply_gone(rows)
   for _, row in ipairs(rows) do
-    local why, task, identity, first = unpack(row)
+    local why, task, about, first = unpack(row) -- about: the identity, or the error of a record
     if why == 'revoked' then
       withdraw(task)
     elseif why == 'never' then
-      give_up_lock(identity, task)
-      will_not_ask(identity, first)
+      give_up_lock(about, task)
+      will_not_ask(about, first)
     else
-      note_unread(task, identity)
+      note_unread(task, about)
     end
     if next(state.unsettled) then settle() end
   end
