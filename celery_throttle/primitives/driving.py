@@ -7,6 +7,8 @@ result types, for type checkers; and what goes on in the background, which is a 
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import update_wrapper
 from inspect import isawaitable, signature
@@ -37,8 +39,24 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def settled(value: Any) -> Any:
-    """Return a value, or the result of an awaitable: clients for threads and for asyncio are used alike."""
-    return await value if isawaitable(value) else value
+    """Return a value, or the result of an awaitable: clients for threads and for asyncio are used alike.
+
+    Raises:
+        asyncio.CancelledError: the task was cancelled, also if the awaitable has dropped that, as `asyncio.wait_for`
+            does before Python 3.12 (python/cpython#86296). redis-py sends commands with it. Python 3.10 cannot tell.
+    """
+    if not isawaitable(value):
+        return value
+    before = _cancellations()
+    result = await value
+    if _cancellations() > before:
+        raise asyncio.CancelledError
+    return result
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None and sys.version_info >= (3, 11) else 0
 
 
 async def ask(client: Any, call: Call) -> Any:

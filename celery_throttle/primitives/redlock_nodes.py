@@ -77,7 +77,7 @@ class AsyncQuestion(Question):
     async def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
         """As `Question.wait`."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until(enough), timeout)
+            await settled(asyncio.wait_for(self._until(enough), timeout))
         return list(self._replies)
 
     async def _until(self, enough: Callable[[Sequence[object]], bool]) -> None:

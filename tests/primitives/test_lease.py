@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Connection as AsyncConnection
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -493,6 +495,34 @@ def test_a_cancelled_wait_leaves_it_to_others(awaited: LeasedLock, other: Leased
     assert held.renew()
     held.release()
     assert other.take()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count how often it was cancelled")
+def test_a_cancelled_wait_ends_although_the_client_drops_that(
+    kind: type[LeasedLock], other: LeasedLock, aio_side: AsyncioSide, server: EmbeddedServer, redis: Redis
+) -> None:
+    """Before Python 3.12, `asyncio.wait_for` drops a cancellation that comes just when a command has been sent."""
+
+    class Cancelling(AsyncConnection):
+        async def _send_packed_command(self, command: Any) -> None:
+            await super()._send_packed_command(command)
+            if any(b"SUBSCRIBE" in part for part in command):
+                task.cancel()
+
+    held = other.take(lease=600)
+    awaited = kind(aio_side, aio_side.client(server.url, connection_class=Cancelling, socket_timeout=60), redis)
+    begin = asyncio.Event()
+
+    async def acquire() -> Any:
+        await begin.wait()
+        return await awaited.in_loop().acquire(blocking=True, timeout=60)
+
+    task = aio_side.start(acquire)
+    aio_side.call(begin.set)
+    until(task.done)
+    assert task.cancelled()
+    until(lambda: awaited.waiting() == 0)
+    assert held.renew()
 
 
 def test_a_cancelled_block_releases(awaited: LeasedLock, aio_side: AsyncioSide) -> None:
