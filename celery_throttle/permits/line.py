@@ -7,14 +7,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange import DeliveryChange, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 
 if TYPE_CHECKING:
-    from celery_throttle.core.facts import Facts
     from celery_throttle.store.exchange import Arrival
 
-__all__ = ["Asking", "Batch", "fail", "settle"]
+__all__ = ["NOT_USED", "USED", "Asking", "Batch", "fail", "settle"]
+
+#: How a permit was used that is given back.
+USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+NOT_USED = Facts(began=False, message=Message.NOBODY)
 
 
 class Asking:
@@ -103,8 +107,13 @@ class Batch:
         return Batch(asking, lining, leaving, ended)
 
     def put_back(self, refused: Batch) -> None:
-        """Send the rows that leave a line or give a permit back again, with the next call."""
+        """Send the rows that leave a line or give a permit back again, with the next call.
+
+        An earlier copy of the refused call may be carried out later, so the permits that it may get are given back.
+        """
         self.leaving[:0], self.ended[:0] = refused.leaving, refused.ended
+        for asking in refused.asking:
+            self.end(asking.arrival.task, asking.arrival.nonce, NOT_USED)
 
     def exchange(self, slots: int, lease: float) -> Exchange:
         """Return the rows of the call; a parked caller stays in line for one lease, unless its wait is renewed."""

@@ -21,13 +21,12 @@ from weakref import WeakValueDictionary
 from redis.exceptions import ResponseError
 
 from celery_throttle.clients import not_asked, store_client
-from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.declarations import Declarations
-from celery_throttle.permits.line import Asking, Batch, fail, settle
+from celery_throttle.permits.line import NOT_USED, USED, Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Overtaken, read_exchanged
@@ -60,8 +59,6 @@ _LINGER = 1.0
 
 #: Answers of renew.lua for a permit that is held: renewed, or put back.
 _HELD = (1, 2)
-_USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
-_NOT_USED = Facts(began=False, message=Message.NOBODY)
 
 
 class Outside:
@@ -102,7 +99,7 @@ class Outside:
         # The garbage collector may call put() at any moment; the guard could be held then.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         # For the thread alone.
-        self._number = 0
+        self._number = self._read = 0  # the last call, and the last one whose answer was read
         self._under_way: tuple[Batch, Exchange] | None = None
         self._waiting: dict[str, Asking] = {}
         self._look_at, self._renewed_at = 0.0, -math.inf
@@ -146,7 +143,7 @@ class Outside:
         with self._guard:
             self._asked.pop(asking.arrival.task, None)
             if asking.drop():
-                self._next.end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
+                self._next.end(asking.arrival.task, asking.arrival.nonce, NOT_USED)
         self._go_on()
 
     def log_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
@@ -196,7 +193,7 @@ class Outside:
         """Give a permit back; return a future for the store's answer. If the store is away the row is sent later."""
         with self._guard:
             self._held.pop(arrival.nonce, None)
-            done = self._next.end(arrival.task, arrival.nonce, _USED)
+            done = self._next.end(arrival.task, arrival.nonce, USED)
         self._go_on()
         return done
 
@@ -252,7 +249,9 @@ class Outside:
     def _exchange(self) -> None:
         self._declarations.send()
         batch, exchange = self._under_way = self._under_way or self._next_call()
-        call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, self._declarations.birth)
+        read = self._read if self._read < self._number - 1 else None
+        birth = self._declarations.birth
+        call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, birth, read)
         try:
             reply = read_exchanged(self._call(call))
         except Overtaken as later:  # by no call of this process
@@ -268,7 +267,7 @@ class Outside:
             self._declarations.forget()
             self._renewed_at = -math.inf
             return
-        self._under_way, self._unthrottled = None, False
+        self._under_way, self._unthrottled, self._read = None, False, self._number
         with self._guard:
             self._take_answers(batch, reply)
         at_once = reply.more or (self._waiting and self._bell.listen())  # hints may have been missed before
@@ -310,7 +309,7 @@ class Outside:
 
     def _granted(self, asking: Asking | None, task: str, nonce: str, began: float) -> None:
         if asking is None or not asking.grant(nonce, began):
-            self._next.end(task, nonce, _NOT_USED)  # its caller has left
+            self._next.end(task, nonce, NOT_USED)  # its caller has left
 
     def _refused(self, batch: Batch, error: StoreUnavailable) -> None:
         """Handle a call that the store refused (it is out of memory, say), which had no effect.

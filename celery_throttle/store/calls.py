@@ -44,9 +44,26 @@ class Store:
         names = (*self.keys.all, self.keys.wake)
         object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
 
-    def exchange(self, worker: str, number: int, queues: Sequence[str], exchange: Exchange, birth: str = "") -> Call:
-        """Return the numbered call of a worker; ``birth``: the birth of the store's data, "": any birth."""
-        return self._call("exchange", exchange.text(worker, number, queues, birth), *exchange.messages())
+    def exchange(
+        self,
+        worker: str,
+        number: int,
+        queues: Sequence[str],
+        exchange: Exchange,
+        birth: str = "",
+        read: int | None = None,
+    ) -> Call:
+        """Return the numbered call of a worker.
+
+        Args:
+            worker: its name.
+            number: of the call.
+            queues: whose tasks the worker starts.
+            exchange: the rows.
+            birth: the birth of the store's data; "": any birth.
+            read: the last call whose answer the worker has read; None: the call before.
+        """
+        return self._call("exchange", exchange.text(worker, number, queues, birth, read), *exchange.messages())
 
     def renew(
         self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = (), birth: str = ""

@@ -46,7 +46,7 @@ AT_ONCE = (
         "wrong_in_worker",
         "is_digits",
     ),
-    *("is_answer_to", "apply_changes", "apply_change", "end_run", "confirm_copies", "answer_rows", "answer_row"),
+    *("apply_changes", "apply_change", "end_run", "confirm_copies", "answer_rows", "answer_row"),
     *("reap_all", "reap_leases", "first_lease_ends", "any_parked", "serve", "save_worker", "reply_with", "grant_rows"),
     *("next_look_ms", "name_buckets", "needs_of", "takes", "limit_of", "rule_of", "declared_of", "held_of"),
     *("any_override", "settling", "room_for", "has_permits", "barred", "change_used", "add_count", "touch"),

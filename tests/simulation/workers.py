@@ -355,12 +355,13 @@ class Worker:
     Attributes:
         doom: how many messages it still sends to the outside before it is killed, None if it lives.
         last_heard_us: when the last reply that it read was made, for the first time and the last.
-        beginning: runs that it reported to the store, since it began to act, as about to begin.
+        beginning: runs that it reported to the store, since it began to act, as about to begin; and those that go back.
         unsettled: runs whose end it has seen, while the store may not have.
         revoked_here: tasks that it has dropped since they were revoked, before the store has their revoke.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
         forgotten: holders that its pool has dropped with a broker connection; their leases end them.
+        only_copies: attempts whose messages only its call had when the store lost its data.
         withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
 
@@ -383,7 +384,8 @@ class Worker:
         self.revoked_here: list[str] = []
         self.withdrawn: set[str] = set()
         self.forgotten: set[str] = set()
-        self.beginning: list[Any] = []
+        self.only_copies: set[tuple[str, int]] = set()
+        self.beginning: set[Any] = set()
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
@@ -488,11 +490,18 @@ class Worker:
     def told_begun(self) -> list[tuple[str, int]]:
         """Return the runs that it reports to the store before the pool runs them in the main process."""
         gate = self.gate
-        told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.reported_begun] + self.beginning
-        return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
+        told = {run for run in (*gate._admission._granted, *gate.running.runs) if run.reported_begun} | self.beginning
+        return sorted((run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told)
+
+    def begin_to_act(self) -> None:
+        """Note the runs that go back in line: their messages are only here, even if it is killed now."""
+        self.beginning.clear()
+        for calls in self.gate.groups:
+            returning = calls.outbox.arrived + (calls._under_way[0].arrived if calls._under_way else [])
+            self.beginning.update(run for run in returning if run.reported_begun)
 
     def _begins(self, run: Any) -> None:
-        self.beginning.append(run)
+        self.beginning.add(run)
         self._tell_begun(run)
 
     def permit_of(self, request: Any) -> Any:

@@ -202,7 +202,7 @@ class World:
 
     def act(self, worker: Worker, what: Any, *args: Any) -> None:
         """A worker does something; it may be killed in the middle of it."""
-        worker.beginning.clear()
+        worker.begin_to_act()
         try:
             what(*args)
         except Killed:
@@ -242,6 +242,8 @@ class World:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
             if not self.scene.kinds[run.attempt.entry.task].late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
+        for task_id, number in worker.only_copies.intersection(worker.parking):
+            self.book.attempt(task_id, number).excuse("its worker was killed before it could store it again")
         worker.unsettled.clear()
         self._unlock(worker)
         self._never_said(worker)
@@ -632,7 +634,9 @@ class World:
         for run in self._untold():
             self.book.lapse(run, "the store lost its data")
         kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
-        kept.update(each for worker in self.workers for each in worker.parking)  # sent again to the empty store
+        for worker in self.workers:  # sent again to the empty store, unless it is killed
+            worker.only_copies.update(set(worker.parking) - kept)
+        kept.update(each for worker in self.workers for each in worker.parking)
         for attempt in self.book.all():
             name = attempt.entry.task_id, attempt.number
             if not attempt.done:

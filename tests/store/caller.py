@@ -65,6 +65,7 @@ class Rows:
     slots: int = 0
     errors: int = 0
     clock: float = 0.0
+    read: int | None = None
     passed: list[DeliveryChange] = field(default_factory=list)
     ended: list[DeliveryChange] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
@@ -175,7 +176,7 @@ class Caller:
         return execute(self.client, self.call(said, number))
 
     def call(self, said: Rows, number: int) -> Call:
-        return self.store.exchange(self.name, number, self.queues, said.exchange)
+        return self.store.exchange(self.name, number, self.queues, said.exchange, read=said.read)
 
     # -- its parts -----------------------------------------------------------------------------------------------
 

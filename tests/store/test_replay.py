@@ -75,6 +75,28 @@ def test_replayed_withdrawal_returns_the_message_again(worker: Caller, one: Limi
     assert worker.again().withdrawn == ()
 
 
+def test_the_next_call_repeats_what_was_not_read(worker: Caller, one: Limit, redis: Redis) -> None:
+    """A full store refused a call whose earlier copy was on its way: that copy is carried out once there is memory."""
+    held = worker.take("t", one)
+    for task in ("t1", "t2"):
+        worker.put(task, one)
+    read = worker.number
+    unread = worker.exchange(1, ended=[ended(held)], revoked=["t2"])
+    assert started(unread) == ("t1",)
+    reply = worker.exchange(1, read=read)
+    assert (reply.grants, reply.withdrawn) == (unread.grants, unread.withdrawn)
+    worker.release(reply.grants[0])
+    assert not peek(redis).records
+
+
+def test_a_call_that_was_read_is_not_repeated(worker: Caller, one: Limit) -> None:
+    """The refused call had no copy: the store has carried out no call since the last one that was read."""
+    worker.put("t1", one)
+    (grant,) = worker.look().grants
+    assert not worker.exchange(1, read=worker.number).grants
+    worker.release(grant)
+
+
 def test_error_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> None:
     worker.exchange(errors=2)
     worker.again()

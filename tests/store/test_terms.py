@@ -257,6 +257,20 @@ def test_one_that_is_to_come_again_has_the_next_turn_of_its_key(worker: TermsCal
     assert order.index("a") < 3
 
 
+def test_a_newer_attempt_of_a_task_before_all_others_takes_no_turn(worker: TermsCaller, redis: Redis) -> None:
+    """A service asked to slow down, so the task went before all others; now a retry of it comes in its place."""
+    needs = in_turns(Limit("api", 1, fair_by="who"))
+    held = worker.arrive("t", needs["a"])
+    assert held
+    worker.send_back(held, 0.0, "")
+    worker.put("b", needs["b"])
+    worker.put("t", needs["a"], attempt=1)
+    (first,) = worker.look().grants
+    assert (first.task, first.attempt) == ("t", 1)
+    assert worker.end(first, slots=1) == ("b",)
+    assert all(float(place) > 0 for place in peek(redis).hashes["turns"].values())
+
+
 def test_absent_key_saves_no_turns_up(worker: TermsCaller) -> None:
     needs = in_turns(Limit("api", 1, fair_by="who"))
     held = worker.arrive("x", needs["a"])

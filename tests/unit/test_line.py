@@ -14,3 +14,9 @@ def test_caller_in_line_sends_the_age_of_its_request() -> None:
     ages = {each.task: each.age for each in said.arrived}
     assert ages["early"] - ages["late"] > 59
     assert 0 <= ages["late"] < 59
+
+
+def test_refused_request_gives_back_the_permit_that_its_older_copy_may_get() -> None:
+    refused, batch = Batch([Asking(Arrival("t", "1:gpu", "q", nonce="w:1"), waits=False)]), Batch()
+    batch.put_back(refused)
+    assert [(row.event, row.task, row.nonce) for row, _ in batch.ended] == [("ended", "t", "w:1")]

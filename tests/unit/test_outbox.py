@@ -152,6 +152,13 @@ def test_older_copy_of_a_refused_call_leaves_it_unacknowledged() -> None:
     assert tasks(outbox.next_batch(0), "unacked") == ["a", "back a"]
 
 
+def test_older_copy_of_a_refused_call_keeps_no_permit() -> None:
+    outbox = Outbox()
+    outbox.arrived += [run_of("asks"), to_park("a")]
+    outbox.put_back(outbox.next_batch(0), copied=True)
+    assert tasks(outbox.next_batch(0), "ended") == ["asks"]
+
+
 @pytest.mark.usefixtures("later")
 def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     outbox = Outbox()

@@ -100,6 +100,7 @@ class Calls:
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
+        self._read = 0  # the number of the last call whose answer was read
         self.hungry = True
         self._pause_asked: object = None  # the present pause, after the store refused
         self.look_at: float | None = None
@@ -174,7 +175,8 @@ class Calls:
         self._ask()
 
     def _call_of(self, batch: Batch) -> Call:
-        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self.birth)
+        read = self._read if self._read < self.number - 1 else None
+        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self.birth, read)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
@@ -325,6 +327,7 @@ class Calls:
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
+        self._read = self.number
         self._take_reply(batch, reply)
 
     def _take_reply(self, batch: Batch, reply: Reply) -> None:

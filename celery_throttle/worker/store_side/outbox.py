@@ -259,11 +259,14 @@ class Outbox:
         """Requeue the rows of a refused call that must not be lost: all but the runs that asked or were to be parked.
 
         ``copied``: the call was sent more than once, so an earlier copy may still be carried out. Its messages were not
-        acknowledged, so they are reported as unacknowledged.
+        acknowledged, so they are reported as unacknowledged; permits that it may get are given back.
         """
         exchange, self._refused = batch.exchange, True
         if copied:
             self._unacked += [run.delivery for run in batch.arrived if run.parcel]
+            for run in batch.arrived:
+                if not run.parcel:
+                    self.ended(run.request.id, run.nonce, Facts(began=False, message=Message.BROKER), run.attempt)
         self._unacked[:0] = [Delivery(*row[1:4]) for row in exchange.changed if row.event == "unacked"]
         self._changed[:0] = [row for row in exchange.changed if row.event != "unacked"]
         self._gone[:0] = exchange.gone

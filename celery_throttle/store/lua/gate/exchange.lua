@@ -8,6 +8,7 @@
 --   queues    that the worker serves
 --   birth     of the data that the worker has declared its limits to
 --   clock_ms  when the call was built, by the clock of the worker
+--   read      the last call whose answer the worker has read, if that is not the call before
 --   errors    how often the worker lost the store, or was refused a call, since its last report
 --   arrived   tasks in the order of their arrival, an object each of task, nonce, needs, queue, attempt, and
 --             where they apply:
@@ -55,7 +56,7 @@ if not is_known(report.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
 state.call_before, state.confirms = before.number, before.confirms or {}
 local arrived = report.arrived or {}
-if is_answer_to(before, arrived) then return answer_again(before, arrived) end
+if before.number == state.call and has_answers(before, #arrived) then return answer_again(before, arrived) end
 -- This is a copy of an older call, from a dead connection. The worker has repeated that call since, and does
 -- not read this answer.
 if before.number > state.call then return { 'overtaken', string.format('%.0f', math.ceil(before.number)) } end
@@ -67,6 +68,7 @@ if #ARGV > 2 then
 else
   redis.call('ZREM', LEASES, '')
 end
+if before.number > (report.read or state.call) then repeat_unread(before) end
 apply_changes(report.changed or {})
 confirm_copies(state.worker)
 state.call_before = state.call

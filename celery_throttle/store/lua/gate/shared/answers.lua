@@ -25,19 +25,25 @@ local function answer_rows(rows)
   return answers
 end
 
--- Return whether the stored answer is to this call, and has as many rows.
-local function is_answer_to(before, rows)
-  if before.number ~= state.call then return false end
-  local answers = before.answers or {}
+-- Return whether the stored answer to a call can be read, and has so many answers to rows.
+local function has_answers(before, rows)
   local fine = is_list(before.granted or {}, 'texts') and is_list(before.withdrawn or {}, 'pairs')
-  return fine and is_list(answers, 'numbers') and #answers == #rows
+  local answers = before.answers or {}
+  return fine and is_list(answers, 'numbers') and #answers == (rows or #answers)
+end
+
+-- Repeat the grants and the withdrawn tasks of a call that was carried out before.
+local function repeat_grants(before)
+  state.withdrawn = before.withdrawn or {}
+  local number = string.format('%.0f', before.number)
+  state.grants = keep_grants(before.granted or {}, state.holder .. ':' .. number .. '.')
 end
 
 -- Repeat the answer to a call that was carried out before.
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
-  state.withdrawn = before.withdrawn or {}
-  state.slots, state.grants = 0, keep_grants(before.granted or {}, state.holder .. ':' .. state.call .. '.')
+  repeat_grants(before)
+  state.slots = 0
   local answers = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
@@ -45,6 +51,14 @@ local function answer_again(before, rows)
   end
   serve()
   return reply_with(answers)
+end
+
+-- Repeat what the worker has not read: a full store refused its call, and an earlier copy of that call was
+-- carried out later.
+local function repeat_unread(before)
+  if not has_answers(before) then return end
+  repeat_grants(before)
+  state.slots = math.max(state.slots - #state.grants, 0)
 end
 
 local function reply_with(answers)

@@ -52,7 +52,7 @@ local function wrong_in_odd_delivery(record)
   return nil
 end
 
--- The answer of a worker is checked by is_answer_to.
+-- The answer of a worker is checked by has_answers.
 local function wrong_in_worker(worker)
   local since, till, broker, clock_off = worker.since, worker.till, worker.broker, worker.clock_off
   if type(worker.number) ~= 'number' then return 'number' end
