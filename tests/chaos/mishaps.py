@@ -121,7 +121,7 @@ def cold(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
 
 def second_release(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
     """A worker of another release comes, and goes after a while."""
-    if town.runs_at(town.guest):
+    if any((town.guest.busy, town.runs_at(town.guest))):
         return
     town.start(town.guest)
     yield chance.uniform(10.0, 25.0)

@@ -141,6 +141,10 @@ class Verdict:
         unpublished = each.task_id in self._unpublished or received <= len(runs)
         if each.call.kind.then == "retry" and runs and unpublished:
             return "its retry was not published, or lost as above"
+        if each.call.kind.then == "requeue" and runs and received <= len(runs) and each.task_id not in self._parked:
+            back = max(run.stopped or _FOREVER for run in runs)
+            if any("killed" in trouble.what and back - 1 < trouble.began < back + 2 for trouble in self._town.troubles):
+                return "the broker's transport lost it on its way to a worker that was killed"
         return ""
 
     def _killed_since(self, worker: str, at: float) -> bool:
