@@ -24,6 +24,8 @@ _TELLS_WITHIN = 1.5
 _HEARS_WITHIN = 0.5
 #: How long a task that starts at once may need from the worker's log to its own first line in the journal.
 _BEGINS_WITHIN = 0.3
+#: Seconds for which a worker may have a message unacknowledged while its store is away.
+_UNACKED_FOR = 30.0
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
 _UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
 _RECEIVED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Task \S+\[(\S+)\] received$", re.MULTILINE)
@@ -109,7 +111,8 @@ class Verdict:
         """Return whether a run was ended from outside; a stopping process may end its run by an exception."""
         if run.stopped is None or not run.finished:
             return True
-        return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.stopped - 1, run.stopped + 1))
+        # A process that was frozen ends its body only when it goes on, long after its worker was killed.
+        return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.started, run.stopped + 1))
 
     def _killed_untold(self, run: Run) -> bool:
         """Return whether its worker was killed before it can have reported its end."""
@@ -135,9 +138,9 @@ class Verdict:
         if (
             not runs
             and each.task_id not in self._parked
-            and all(self._killed_since(*at) for at in self._received[each.task_id])
+            and all(self._lost_since(*at) for at in self._received[each.task_id])
         ):
-            return "the broker's transport lost it on its way back from a worker that was killed"
+            return "the broker's transport lost it on its way back from a worker that was killed, or lost the broker"
         unpublished = each.task_id in self._unpublished or received <= len(runs)
         if each.call.kind.then == "retry" and runs and unpublished:
             return "its retry was not published, or lost as above"
@@ -147,9 +150,11 @@ class Verdict:
                 return "the broker's transport lost it on its way to a worker that was killed"
         return ""
 
-    def _killed_since(self, worker: str, at: float) -> bool:
-        """Return whether a worker that received a message was killed after that."""
-        return any(self._troubles("killed", worker, at, _FOREVER))
+    def _lost_since(self, worker: str, at: float) -> bool:
+        """Return whether a worker that received a message was killed after that, or soon lost the broker."""
+        return any(self._troubles("killed", worker, at, _FOREVER)) or any(
+            self._troubles("broker", worker, at, at + _UNACKED_FOR)
+        )
 
     def _killed_soon(self, each: Published) -> str:
         near = [trouble for trouble in self._town.troubles if "killed" in trouble.what and trouble.began > each.at]
@@ -166,7 +171,7 @@ class Verdict:
                 self._unless_excused("at once", each, [first, second], self._lease_lost(first))
             elif first.outcome == each.call.kind.final and each.call.kind.final == "returned":
                 before = [run for run in runs if run.started < second.started]
-                excuse = next(filter(None, map(self._may_repeat, before)), "")
+                excuse = next(filter(None, map(self._may_repeat, before)), "") or self._lease_lost(second)
                 self._unless_excused("again", each, runs, excuse)
 
     def _judge_identities(self) -> None:
