@@ -11,6 +11,7 @@ from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.caller import Caller, ended, held_by, passed
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import check, expire, peek
+from tests.store.steering import Steering
 
 SUCCESS_AT_BROKER = Facts(True, Message.BROKER, Result.SUCCESS)
 
@@ -163,6 +164,18 @@ def test_remembered_success_counts_though_it_went_back_in_line(redis: Redis) -> 
     worker.end(first)
     assert worker.claim("t2", plan)[1] == "t"
     assert not peek(redis).records
+
+
+def test_the_lock_of_a_task_that_is_lent_out_ends_too(redis: Redis, steering: Steering) -> None:
+    """The run succeeds while an operator drains its task: the published message will not run."""
+    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
+    (run,) = worker.put_once("t", plan_of(), slots=1)
+    worker.look(0)
+    lose(redis, peer)
+    assert [each.task for each in steering.borrow("t")[1]] == ["t"]
+    worker.end(run)
+    steering.publish("t")
+    assert worker.locked() is None
 
 
 def test_the_same_row_twice_ends_nothing_else(worker: Caller, one: Limit, redis: Redis) -> None:

@@ -52,6 +52,7 @@ local function ended(task, nonce, began, message, result)
   local record = load_record(task)
   if not record or record.nonce ~= nonce then return nil end
   local needs = needs_of(takes(record))
+  local locker = not record.lent and nonce or nil -- a task that is lent out has its lock without a run
   redis.call('ZREM', LEASES, task)
   if not began then
     for _, need in ipairs(needs) do
@@ -61,7 +62,7 @@ local function ended(task, nonce, began, message, result)
   give(needs)
   if record.over then began, result = true, end_over(task, record, message, result) end
   if comes_back(task, record, message) then
-    if record.lock then lock_ended(task, record, nonce, 'waits') end
+    if record.lock then lock_ended(task, record, locker, 'waits') end
     -- The task to run after may have ended while this one was lent.
     if record.lent and record.lock and record.lock.verdict == 'next' then judge_record(task, record) end
     line_up_again(task, record, began, message)
@@ -74,7 +75,7 @@ local function ended(task, nonce, began, message, result)
       -- The run took a free lock in vain, so the lock is free again. If the call of the run was late, another
       -- worker may have reported since that the task never runs. A next delivery takes the lock again.
       local vain = not began and not goes_on and record.lock.fresh
-      lock_ended(task, record, nonce, vain and outcome == 'waits' and 'nothing' or outcome)
+      lock_ended(task, record, locker, vain and outcome == 'waits' and 'nothing' or outcome)
     end
   end
   return record
