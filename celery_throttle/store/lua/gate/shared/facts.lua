@@ -52,7 +52,8 @@ local function ended(task, nonce, began, message, result)
   local record = load_record(task)
   if not record or record.nonce ~= nonce then return nil end
   local needs = needs_of(takes(record))
-  local locker = not record.lent and nonce or nil -- a task that is lent out has its lock without a run
+  -- The task has succeeded while it was lent out, so its lock is that of no run.
+  local locker = not (record.lent and record.over) and nonce or nil
   redis.call('ZREM', LEASES, task)
   if not began then
     for _, need in ipairs(needs) do
