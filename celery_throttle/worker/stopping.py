@@ -73,7 +73,8 @@ class Stopping:
             )  # fmt: skip
         for calls in groups:
             loop.post(calls.leave)
-        self._wait(lambda: all(calls.left for calls in groups))
+        # A task that was revoked in the meantime has a row of its own.
+        self._wait(lambda: all(calls.left and calls.settled for calls in groups))
         loop.stop(_STEP)
 
     def _wait(self, ready: Callable[[], bool], most: float = _MOST) -> bool:
