@@ -187,7 +187,7 @@ class _Command(CeleryCommand):
             raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
         except click.UsageError as error:
             # The message may contain a typed word with control characters.
-            raise click.UsageError(one_line(error.message), error.ctx or ctx) from None
+            raise click.UsageError(one_line(error.format_message()), error.ctx or ctx) from None
         return rest
 
 
