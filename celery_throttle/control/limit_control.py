@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import shlex
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
+from celery_throttle.control.limit_keys import LimitKeys, Order, busy, check_look, count, longest_line
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.what_if import Simulation
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Parked
 
-__all__ = ["MOST", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
-
-Order = Literal["attention", "backlog", "name"]
+__all__ = ["MOST", "LimitControl"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,26 +49,13 @@ _INSTEAD = {
 _OF_KEY = "write throttle.limit({name!r}, key={value}) for one key"
 _with_fixes = with_fixes(_OF_KEY, **_INSTEAD)
 _with_fixes_number = with_fixes(**_INSTEAD | {"limit": "write override(5)"})
+_with_fixes_simulate = with_fixes(
+    limit="write simulate(5)", runtime="write run_time='0.4s'", duration="write lasts=3600", seconds="write lasts=3600"
+)
 _with_fixes_drop = with_fixes(
     f"write throttle.drop({{value}}) for one task, {_OF_KEY.removeprefix('write ')}",
     **_INSTEAD | dict.fromkeys(("task_id", "task", "id", "ids", "task_ids"), "write throttle.drop('task-id')"),
 )
-
-
-@dataclass(frozen=True)
-class LimitKeys:
-    """The keys of a limit.
-
-    Attributes:
-        rows: the status of the keys.
-        known: the number of keys whose names match; of more than 1000, ``rows`` that are not sorted by name are from
-            the first 1000 found.
-        cut: whether there may be more keys: only the first 20 000 names of the store were read.
-    """
-
-    rows: tuple[LimitStatus, ...]
-    known: int
-    cut: bool = False
 
 
 class LimitControl:
@@ -169,6 +155,45 @@ class LimitControl:
             )
         return forecast(self._reader, self._bucket, after)
 
+    @_with_fixes_simulate
+    def simulate(
+        self,
+        permits: int | None = None,
+        *,
+        rate: Rates | None = None,
+        burst: int | Sequence[int] | None = None,
+        arrivals: str | float = "x1",
+        run_time: str | float | timedelta = "x1",
+        spread: float = 1.0,
+        lasts: float | timedelta = 3600,
+        target: float | timedelta | None = None,
+        seed: int = 0,
+    ) -> Simulation:
+        """Return the waits with other numbers or another load, beside those of the last hour. Change nothing.
+
+        The load is that of the last hour by default. The same seed gives the same result.
+
+        Args:
+            permits: as for `override`; None: as now.
+            rate: as for `override`.
+            burst: as for `override`.
+            arrivals: "x1.5" for half as many again; "5/s", or a number a second.
+            run_time: "x2" for twice as long; "0.4s", a timedelta, or seconds.
+            spread: the standard deviation of run times, divided by their mean; 0: all runs take as long.
+            lasts: the length of the simulation, in seconds.
+            target: find the least number with which 95 % of the tasks wait for so many seconds at most.
+            seed: for the drawing of arrivals and run times.
+        """
+        from celery_throttle.control.load import read_question  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.what_if import simulate  # noqa: PLC0415 - most commands do without
+
+        question = read_question(
+            arrivals=arrivals, run_time=run_time, spread=spread, lasts=lasts, target=target, seed=seed
+        )
+        is_changed = (permits, rate, burst) != (None, None, None)
+        asked = self._read("simulate", permits, rate, burst) if is_changed else Override()
+        return simulate(self._reader, self._bucket, asked, question)
+
     def history(self, *, day: bool = False) -> History:
         """Return the history of the limit, with all its keys, for each minute of the last hour.
 
@@ -267,7 +292,7 @@ class LimitControl:
             skip: how many keys to leave out at the beginning of that order.
         """
         count("most", most)
-        _check_look(find, sort, skip)
+        check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
         found, cut = self._reader.keys_of(self.name)
@@ -275,7 +300,7 @@ class LimitControl:
         if sort == "name":
             some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
             return LimitKeys(self._reader.stand(some), len(names), cut)
-        order = longest_line if sort == "backlog" else _busy
+        order = longest_line if sort == "backlog" else busy
         rows = sorted(self._reader.stand(names[:MOST]), key=order)[skip : skip + most]
         return LimitKeys(tuple(rows), len(names), cut)
 
@@ -352,36 +377,3 @@ class LimitControl:
         permits, rates = (asked.permits, asked.rates) if asked else (None, ())
         event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds, rates)
         limit_changed.send(bucket.name, event=event)
-
-
-def _busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:
-    return not status.stopped, *longest_line(status)
-
-
-def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
-    """Return the sort key of limits and keys: the longest lines first."""
-    return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
-
-
-def _check_look(find: object, sort: object, skip: object) -> None:
-    if not isinstance(find, str):
-        raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
-    if sort not in get_args(Order):
-        raise ConfigurationError(f"sort must be one of {', '.join(get_args(Order))}, got {sort!r}: write sort='name'")
-    if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:
-        raise ConfigurationError(f"skip must be a whole number of 0 or more, got {skip!r}: write skip=100")
-
-
-def count(option: str, value: int) -> int:
-    """Return the checked number of rows.
-
-    Raises:
-        ConfigurationError: the value is no whole number of 1 or more.
-    """
-    if not _is_whole(value):
-        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
-    return value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

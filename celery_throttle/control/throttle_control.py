@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import signed
 from celery_throttle.control.known_limits import KnownLimits, changes_of, holders_of, parked_of, queue_names, task_id_of
-from celery_throttle.control.limit_control import MOST, LimitControl, count
+from celery_throttle.control.limit_control import MOST, LimitControl
+from celery_throttle.control.limit_keys import count
 from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.reader import Reader
 from celery_throttle.core.wording import one_line, signature

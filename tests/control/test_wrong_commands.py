@@ -99,3 +99,8 @@ def test_help_of_the_group_is_not_cut(run: Run) -> None:
     assert "..." not in commands
     assert "reset End the overrides of permits and of rates: the code's numbers hold again." in commands
     assert max(map(len, helped.splitlines())) <= 80
+
+
+def test_a_wrong_value_is_reported_with_its_option(run: Run) -> None:
+    assert "Invalid value for '--for': '1y' is no duration: write 90s" in run("pause", "api", "--for", "1y").err
+    assert "Invalid value for '--most': 0 is not in the range" in run("show", "api", "--most", "0").err

@@ -11,7 +11,8 @@ from celery_throttle.control.cli.columns import CHANGES, HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command, typed
 from celery_throttle.control.known_limits import changes_of, holders_of, parked_of
-from celery_throttle.control.limit_control import MOST, longest_line
+from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.limit_keys import longest_line
 from celery_throttle.control.pace import pace_of
 
 if TYPE_CHECKING:

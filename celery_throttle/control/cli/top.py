@@ -11,7 +11,8 @@ import click
 from celery_throttle.control.cli.output import when
 from celery_throttle.control.cli.params import duration
 from celery_throttle.control.cli.session import command
-from celery_throttle.control.limit_control import MOST, longest_line
+from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.limit_keys import longest_line
 from celery_throttle.errors import StoreUnavailable
 
 if TYPE_CHECKING:
