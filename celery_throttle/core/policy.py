@@ -49,6 +49,7 @@ class Needs:
             served.
         wait_ms: longest wait in line, in milliseconds; None for no deadline.
         booked: whether the start was booked in advance.
+        elsewhere: whether no site here can start the call, see `Sites`.
     """
 
     buckets: tuple[str, ...]
@@ -56,6 +57,7 @@ class Needs:
     turn: tuple[str, str, int] | None = None
     wait_ms: int | None = None
     booked: bool = False
+    elsewhere: bool = False
 
     def within(self, wait_ms: int) -> Needs:
         """Return the same needs for a call that may wait ``wait_ms`` at the most."""
@@ -63,7 +65,7 @@ class Needs:
 
     def waits_in(self, closed: AbstractSet[str]) -> bool:
         """Return whether a call has to wait while these buckets are full or have a line."""
-        return not closed.isdisjoint(self.buckets) and not self.booked
+        return self.elsewhere or (not closed.isdisjoint(self.buckets) and not self.booked)
 
 
 #: The needs of a call without limits.
