@@ -21,13 +21,17 @@ class Bucket(NamedTuple):
         """Return the bucket for people: ``tenant[acme]``, ``gpu[host=a7]``, ``gpu[any host]``."""
         if self.key is None:
             return self.name
-        _, mark, site = self.key.rpartition(OPEN)
-        return f"{self.name}[{'any ' if mark and '=' not in site else ''}{site}]"
+        return f"{self.name}[{'any ' if self.is_open else ''}{self.key.removeprefix(OPEN)}]"
 
     @property
     def is_site(self) -> bool:
         """Whether it is one site, or any site, of a limit with ``per``."""
         return self.key is not None and self.key.startswith(OPEN)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is any site of a kind, for a task that waits."""
+        return self.is_site and "=" not in (self.key or "")
 
     @property
     def text(self) -> str:

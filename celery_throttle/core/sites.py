@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.buckets import OPEN
@@ -16,8 +15,6 @@ from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from celery_throttle.core.policy import Needs
 
 __all__ = ["HOST", "KIND", "WORKER", "Sites", "check_kind", "read_tags"]
 
@@ -48,27 +45,10 @@ class Sites:
         _, mark, kind = bucket.partition(OPEN)
         return f"{bucket}={self._names[kind]}" if mark and kind in self._names else bucket
 
-    def bound(self, needs: Needs) -> Needs:
-        """Return needs, bound to the sites here."""
-        if OPEN not in needs.text:
-            return needs
-        buckets = tuple(map(self.bind, needs.buckets))
-        bound = "\x01".join(map(self.bind, needs.text.split("\x01")))
-        return replace(needs, buckets=buckets, text=bound, elsewhere=any(map(_is_open, buckets)))
-
-    def lacks(self, needs: Needs) -> str:
-        """Return the kind of site that needs lack here, "" if they lack none."""
-        return next((bucket.partition(OPEN)[2] for bucket in needs.buckets if _is_open(self.bind(bucket))), "")
-
     def has(self, site: str) -> bool:
         """Return whether a hint about a site (``host=a7``), or about a kind of sites, is for here."""
         kind, _, name = site.partition("=")
         return kind in self._names and name in ("", self._names[kind])
-
-
-def _is_open(bucket: str) -> bool:
-    _, mark, kind = bucket.partition(OPEN)
-    return bool(mark) and "=" not in kind
 
 
 def check_kind(what: str, kind: object) -> None:

@@ -171,12 +171,12 @@ class Limit(NotAPermit, LimitValue):
     def _needs(self, key: object, cost: int, outside: Outside | Free) -> Needs:
         bucket = self._bucket(key, cost)
         needs = Needs((bucket.text,), needs_text([(bucket, cost)]))
-        if outside.sites is None:
-            return needs
-        if kind := outside.sites.lacks(needs):
+        if outside.sites is not None:
+            needs = needs.bound(outside.sites)
+        if kind := needs.lacks:
             fix = "take it in a task" if kind == WORKER else f"set throttle_tags = {{{kind!r}: 'a7'}}, or THROTTLE_TAGS"
             raise ConfigurationError(f"Limit {self.name!r}: this process has no permits per {kind!r}: {fix}")
-        return outside.sites.bound(needs)
+        return needs
 
     def _bucket(self, key: object, cost: int) -> Bucket:
         if (key is None) != (self.key is None):

@@ -86,10 +86,8 @@ class Outside:
         self._call, self._store, self.lease = client.ask, replace(client.store, sites=self.sites), client.store.lease
         self._breaker = client.breaker
         self._declarations = Declarations(client)
-        keys = self._store.keys
-        self.on_store_error = settings.on_store_error
-        self._unthrottled = False
-        self._bell = Bell(make_client(settings.url, keys), keys.wake, self._queue, self.sites)
+        self.on_store_error, self._unthrottled = settings.on_store_error, False
+        self._bell = Bell(make_client(settings.url, self._store.keys), self._store.keys.wake, self._queue, self.sites)
         # For all threads, under the guard.
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -220,7 +220,7 @@ class Caller:
 
     def _bound(self, what: What) -> Needs:
         needs = needs_of(what)
-        return needs if self.store.sites is None else self.store.sites.bound(needs)
+        return needs if self.store.sites is None else needs.bound(self.store.sites)
 
     def parcelled(self, *tasks: str) -> list[Delivery]:
         """The deliveries of these that were to be set aside last."""

@@ -59,7 +59,7 @@ class Tasks:
         policy, dedup = self._policies.get(task.name), self._dedups.get(task.name)
         if policy is None and dedup is None:
             return Run(request, epoch=epoch)
-        needs = self.sites.bound(needs_of(request, task, policy)) if policy is not None else NOTHING
+        needs = needs_of(request, task, policy).bound(self.sites) if policy is not None else NOTHING
         queue = queues.queue_of(request.message) if queues is not None else ""
         run = Run(
             request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs, code=self._codes[task.name]
