@@ -34,6 +34,11 @@ class Bucket(NamedTuple):
         return self.is_site and "=" not in (self.key or "")
 
     @property
+    def kind(self) -> str:
+        """The kind of site, "" for a bucket without sites."""
+        return (self.key or "").removeprefix(OPEN).partition("=")[0] if self.is_site else ""
+
+    @property
     def text(self) -> str:
         """The bucket as the store writes it."""
         return self.name if self.key is None else f"{self.name}{_SPLIT}{self.key}"
