@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -9,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from celery_throttle.brokers import broker_of
 from celery_throttle.core.settings import Settings
+from celery_throttle.core.sites import read_tags
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ def settings_of(app: Any) -> Settings:
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
         if not settings.broker:
             settings = replace(settings, broker=broker_of(conf, settings.url))
-        _settings[app] = settings
+        tags = read_tags("THROTTLE_TAGS", os.environ.get("THROTTLE_TAGS", ""))
+        _settings[app] = replace(settings, tags={**settings.tags, **tags})
     return _settings[app]
 
 

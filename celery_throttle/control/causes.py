@@ -190,7 +190,8 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
     for line, before in ready:
         task = line.first.task_id if line.first else ""
         view = look.reader.explain(task)
-        if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view):
+        waits_for_site = view.kind and not view.lacking  # for one with a permit free: each site is a line of its own
+        if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view) or waits_for_site:
             continue
         waits = look.waiting(line.status.parked, line.since)
         what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."

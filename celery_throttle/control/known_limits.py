@@ -11,7 +11,7 @@ from celery.result import AsyncResult
 
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.control.reader import AT_ONCE, Reader, readers
-from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.buckets import OPEN, Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
@@ -71,6 +71,8 @@ class KnownLimits:
             names = (each for one in self.readers() for each in one.names())
             is_task = bool(name) and any(one.explain(name).state for one in self.readers())
             raise _unknown_limit(name, {*known, *names}, is_task=is_task)
+        if key is not None and name in known and (per := known[name].per):
+            return LimitControl(reader, name, f"{OPEN}{per}={str(key).removeprefix(OPEN).removeprefix(f'{per}=')}")
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
                 f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"

@@ -31,7 +31,7 @@ from celery_throttle.store.parked_tasks import (
 from celery_throttle.store.reading import read
 from celery_throttle.store.task_view import read_task_view
 from celery_throttle.store.unreadable import read_set_aside, read_wrong
-from celery_throttle.store.workers import read_declared, read_lost_runs, read_services
+from celery_throttle.store.workers import read_declared, read_kinds, read_lost_runs, read_services
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
@@ -166,6 +166,9 @@ class Reader:
         """Return the view of a task."""
         names = self._names()
         view = self.read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
+        if kinds := [each.bucket.kind for each in view.limits if each.bucket.is_open]:
+            lacking = set(kinds) - self.read(read_kinds, self.store.services())
+            view = replace(view, kind=kinds[0], lacking=next(iter(lacking), ""))
         if self.is_ours(view.broker):
             return view
         known = {each.code: each.broker for each in self.services()}

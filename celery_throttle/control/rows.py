@@ -167,6 +167,12 @@ def _of_view(status: LimitStatus, view: TaskView) -> State:
         return State("full", f"its first task needs {counted(cost, 'permit')}")
     if view.service:
         return State(_NO_WORKER, f"no worker takes it: it needs one of broker {one_line(view.service)}")
-    if is_outside(view.queue):
-        return State(_NO_WORKER, "the process that waits for the permit does not take it")
-    return State(_NO_WORKER, f"no worker takes it (queue {one_line(view.queue)})")
+    if view.kind and not view.lacking:
+        return State("full", f"waits for a {view.kind} with a permit free")
+    if view.lacking:
+        missing = f"no live worker has the tag {view.lacking}"
+    elif is_outside(view.queue):
+        missing = "the process that waits for the permit does not take it"
+    else:
+        missing = f"no worker takes it (queue {one_line(view.queue)})"
+    return State(_NO_WORKER, missing)

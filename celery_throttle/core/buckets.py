@@ -1,12 +1,14 @@
-"""Buckets: a bucket is a limit, or one key of it, with its own permits, rates and line."""
+"""Buckets: a bucket is a limit, one key of it, or one site of it, with its own permits, rates and line."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Bucket"]
+__all__ = ["OPEN", "Bucket"]
 
 _SPLIT = "\x1f"
+#: The key of a site begins with this: of any site of a kind (``host``), or of one site (``host=a7``).
+OPEN = "\x1d"
 
 
 class Bucket(NamedTuple):
@@ -16,8 +18,25 @@ class Bucket(NamedTuple):
     key: str | None = None
 
     def __str__(self) -> str:
-        """Return the bucket for people: ``tenant[acme]``."""
-        return self.name if self.key is None else f"{self.name}[{self.key}]"
+        """Return the bucket for people: ``tenant[acme]``, ``gpu[host=a7]``, ``gpu[any host]``."""
+        if self.key is None:
+            return self.name
+        return f"{self.name}[{'any ' if self.is_open else ''}{self.key.removeprefix(OPEN)}]"
+
+    @property
+    def is_site(self) -> bool:
+        """Whether it is one site, or any site, of a limit with ``per``."""
+        return self.key is not None and self.key.startswith(OPEN)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is any site of a kind, for a task that waits."""
+        return self.is_site and "=" not in (self.key or "")
+
+    @property
+    def kind(self) -> str:
+        """The kind of site, "" for a bucket without sites."""
+        return (self.key or "").removeprefix(OPEN).partition("=")[0] if self.is_site else ""
 
     @property
     def text(self) -> str:

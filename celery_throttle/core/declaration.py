@@ -20,12 +20,16 @@ class Declaration(NamedTuple):
         rates: the rates, each with its burst.
         max_parked: number of tasks that may be parked; None for any number.
         fair: whether parked tasks take turns.
+        per: the kind of sites of which each has the permits; "" if all have them together.
+        share: of the pool of each worker, instead of a number of permits.
     """
 
     permits: int | None
     rates: tuple[tuple[Rate, int], ...] = ()
     max_parked: int | None = None
     fair: bool = False
+    per: str = ""
+    share: float | None = None
 
     @property
     def text(self) -> str:
@@ -39,6 +43,10 @@ class Declaration(NamedTuple):
             declaration["max_parked"] = self.max_parked
         if self.fair:
             declaration["fair"] = 1
+        if self.per:
+            declaration["per"] = self.per
+        if self.share:
+            declaration["share"] = self.share
         return write(declaration)
 
     @classmethod
@@ -53,11 +61,13 @@ class Declaration(NamedTuple):
         if isinstance(read, int):
             return cls(read)
         rates = tuple((Rate.of(int(count), int(period)), int(burst)) for count, period, burst in read.get("rates", ()))
-        return cls(read["permits"] or None, rates, read.get("max_parked"), "fair" in read)
+        per, share = read.get("per", ""), read.get("share")
+        return cls(read["permits"] or None, rates, read.get("max_parked"), "fair" in read, per, share)
 
     def __str__(self) -> str:
-        """Return the declaration for people: ``8, 100/m (burst 10)``."""
-        parts = [str(self.permits)] if self.permits else []
+        """Return the declaration for people: ``8, 100/m (burst 10)``, ``2 on each host``, ``0.5 of each worker``."""
+        parts = [f"{self.permits}{f' on each {self.per}' if self.per else ''}"] if self.permits else []
+        parts += [f"{self.share:.3g} of each worker"] if self.share else []
         parts += [f"{rate} (burst {burst})" for rate, burst in self.rates]
         parts += [f"max_parked={self.max_parked}"] if self.max_parked else []
         return ", ".join(parts + (["with turns"] if self.fair else []))

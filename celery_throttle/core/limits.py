@@ -8,10 +8,11 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
-from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.buckets import OPEN, Bucket
 from celery_throttle.core.checks import MOST, group_name, plain, text, whole
 from celery_throttle.core.declaration import Declaration, described
 from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.sites import WORKER, check_kind
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
@@ -55,6 +56,8 @@ class Limit:
         Limit("api", 8, rate="100/m", burst=10)                  # eight at once, and 100 starts a minute
         Limit("mail", rate=["10/s", "5000/h"], burst=[1, 500])   # a rate alone, or several
         Limit("api", 8, fair_by="tenant_id")                     # parked tasks take turns by tenant
+        Limit("gpu", 2, per="host")                              # two on each host, one line for all
+        Limit("thumbs", share=0.5, per="worker")                 # half of the pool of each worker
 
     Args:
         name: 1 to 200 printable characters.
@@ -66,6 +69,10 @@ class Limit:
         fair_by: the part of the arguments by which parked tasks take turns, as ``key``; by default first come, first
             served.
         weights: turns in a round for each value of ``fair_by``, 1 by default.
+        per: "host", "worker" or a tag of ``throttle_tags``: each host, each worker or each value of the tag has that
+            many permits. A task that waits is bound to one of them only when a worker of it asks.
+        share: instead of a number, with ``per="worker"``: this share of each worker's pool, rounded up. It follows a
+            pool that grows or shrinks.
         max_parked: number of tasks that may be parked (for each key); more are refused when they are published.
         group: limits of one group share a hash slot in Redis; all limits of a task need the same group. By default
             ``throttle_group``.
@@ -89,11 +96,14 @@ class Limit:
     weights: Mapping[Any, int] | None = field(default=None, kw_only=True, hash=False)
     max_parked: int | None = field(default=None, kw_only=True)
     group: str | None = field(default=None, kw_only=True)
+    per: str | None = field(default=None, kw_only=True)
+    share: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         text("Limit name", self.name)
         self._check_numbers()
         self._check_parts()
+        self._check_sites()
         self.rates  # noqa: B018 - raises if a rate or a burst cannot work
 
     def __repr__(self) -> str:
@@ -128,7 +138,8 @@ class Limit:
     @cached_property
     def declaration(self) -> Declaration:
         """The numbers of the limit that all workers have to share."""
-        return Declaration(self.permits, self.rates, self.max_parked, self.fair_by is not None)
+        fair = self.fair_by is not None
+        return Declaration(self.permits, self.rates, self.max_parked, fair, self.per or "", self.share)
 
     @cached_property
     def declared(self) -> str:
@@ -136,8 +147,8 @@ class Limit:
         return self.declaration.text
 
     def bucket(self, key: str | None) -> Bucket:
-        """Return the bucket of this limit, or of one key of it."""
-        return Bucket(self.name, key)
+        """Return the bucket of this limit, of one key of it, or of any site of it."""
+        return Bucket(self.name, key if self.per is None else f"{OPEN}{self.per}")
 
     def step(self, value: object) -> int:
         """Return how far one turn moves this value of ``fair_by``: a higher weight makes the step smaller.
@@ -159,7 +170,7 @@ class Limit:
             )
         if given is not None:
             whole(f"{self._what}permits", given, usual=4)
-        elif self.rate is None:
+        elif self.rate is None and self.share is None:
             raise ConfigurationError(
                 f"Limit {self.name!r} has neither a number nor a rate: write Limit({self.name!r}, 4) or "
                 f"Limit({self.name!r}, rate='100/m')"
@@ -170,6 +181,28 @@ class Limit:
             whole(f"{self._what}max_parked", self.max_parked, usual=1000)
         if self.group is not None:
             group_name(f"{self._what}group", self.group)
+
+    def _check_sites(self) -> None:
+        if self.share is not None:
+            given: object = self.share
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= 1:
+                raise ConfigurationError(
+                    f"{self._what}share must be a number above 0, 1 at most, got {self.share!r}: write share=0.5"
+                )
+            if self.permits is not None:
+                raise ConfigurationError(f"{self._what}share={self.share} stands instead of a number: leave one out")
+            if self.per != WORKER:
+                raise ConfigurationError(f"{self._what}share is of each worker's pool: write per='worker' beside it")
+        if self.per is None:
+            return
+        check_kind(f"{self._what}per", self.per)
+        for option in ("key", "rate"):
+            if getattr(self, option) is not None:
+                other = f"Limit('{self.name}_{option}', ..., {option}={getattr(self, option)!r})"
+                raise ConfigurationError(
+                    f"{self._what}per={self.per!r} cannot have {option} beside it: give the task two limits, "
+                    f"limit=[Limit({self.name!r}, ..., per={self.per!r}), {other}]"
+                )
 
     def _check_parts(self) -> None:
         for option in ("key", "fair_by"):

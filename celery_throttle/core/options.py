@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "task_policy"]
 
 #: Options that make a limit of the task's own.
-_OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked")
+_OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked", "per", "share")
 #: ``limit=`` and the options that belong to it.
 LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
 #: Options of ``@app.task(base=Throttled, ...)`` beside Celery's own.
@@ -60,7 +60,7 @@ def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str]
 def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
     limit, own = given.get("limit"), {name: given[name] for name in _OWN if name in given}
     if limit is None or is_whole(limit):
-        if limit is None and own and "rate" not in own:
+        if limit is None and own and not own.keys() & {"rate", "share"}:
             needed, first = ("a rate", "rate='100/m'") if "burst" in own else ("a limit or a rate", "limit=5")
             raise ConfigurationError(
                 f"Task {task_name}: {', '.join(own)} needs {needed} beside it: write {first}, {_completed(own)}"

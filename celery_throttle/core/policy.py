@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.buckets import OPEN, Bucket
 from celery_throttle.core.checks import is_whole, whole
 from celery_throttle.core.identity import canonical
 from celery_throttle.core.limits import MOST_STEP
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.limits import Limit, Part
+    from celery_throttle.core.sites import Sites
 
 __all__ = [
     "MOST_COST",
@@ -49,6 +50,7 @@ class Needs:
             served.
         wait_ms: longest wait in line, in milliseconds; None for no deadline.
         booked: whether the start was booked in advance.
+        elsewhere: whether no site here can start the call, see `Sites`.
     """
 
     buckets: tuple[str, ...]
@@ -56,14 +58,28 @@ class Needs:
     turn: tuple[str, str, int] | None = None
     wait_ms: int | None = None
     booked: bool = False
+    elsewhere: bool = False
 
     def within(self, wait_ms: int) -> Needs:
         """Return the same needs for a call that may wait ``wait_ms`` at the most."""
         return replace(self, wait_ms=wait_ms if self.wait_ms is None else min(self.wait_ms, wait_ms))
 
+    def bound(self, sites: Sites) -> Needs:
+        """Return the needs for a worker with these sites, see `Sites`."""
+        if OPEN not in self.text:
+            return self
+        buckets = tuple(map(sites.bind, self.buckets))
+        text = "\x01".join(map(sites.bind, self.text.split("\x01")))
+        return replace(self, buckets=buckets, text=text, elsewhere=any(Bucket.parse(each).is_open for each in buckets))
+
+    @property
+    def lacks(self) -> str:
+        """The kind of site that the worker lacks, "" if it lacks none."""
+        return next((str(each.key)[1:] for each in map(Bucket.parse, self.buckets) if each.is_open), "")
+
     def waits_in(self, closed: AbstractSet[str]) -> bool:
         """Return whether a call has to wait while these buckets are full or have a line."""
-        return not closed.isdisjoint(self.buckets) and not self.booked
+        return self.elsewhere or (not closed.isdisjoint(self.buckets) and not self.booked)
 
 
 #: The needs of a call without limits.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+import socket
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -12,6 +13,7 @@ from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.options import TASK_OPTIONS
 from celery_throttle.core.queues import code_of_broker
+from celery_throttle.core.sites import HOST, read_tags
 from celery_throttle.core.store_url import StoreUrl, can_be_store, shown
 from celery_throttle.errors import ConfigurationError
 
@@ -74,6 +76,8 @@ class Settings:
         park_timeout: seconds after which a worker asks again whether a parked task is safe; until then the broker keeps
             the message.
         enabled: False turns every limit off; workers and publishers then run as if the library were not installed.
+        tags: values of ``per`` for the workers of this app or process, by name: ``{"gpu_box": "a7"}``. In the
+            environment, ``THROTTLE_TAGS="gpu_box=a7"`` adds to them. A tag ``host`` replaces the name of the host.
         environment: the name of this deployment (``production``), which each page for operators shows; "" for none.
     """
 
@@ -90,10 +94,16 @@ class Settings:
     park_timeout: float = 3.0
     enabled: bool = True
     environment: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def group_of(self, named: str | None) -> str:
         """Return the group of a limit, given the group in its declaration (None if it has none)."""
         return self.group if named is None else named
+
+    @property
+    def sites(self) -> dict[str, str]:
+        """The names of the sites of this process, by kind: its host, and its tags."""
+        return {HOST: socket.gethostname(), **self.tags}
 
     @property
     def broker_code(self) -> str:
@@ -265,4 +275,5 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "park_timeout": partial(seconds, least=0.1, most=_DAY, usual=3),
     "enabled": flag,
     "environment": _environment,
+    "tags": read_tags,
 }

@@ -16,6 +16,8 @@ from celery_throttle.errors import StoreUnavailable
 if TYPE_CHECKING:
     from redis import Redis
 
+    from celery_throttle.core.sites import Sites
+
 __all__ = ["Bell"]
 
 #: Seconds until the next SUBSCRIBE after the store refused one, because its user has no right to hints.
@@ -28,11 +30,12 @@ class Bell:
     Args:
         client: for the connection that listens.
         channel: of the hints.
-        hint: which of them counts.
+        queue: of this process; hints that its tasks are ready count.
+        sites: of this process; hints that they have room count.
     """
 
-    def __init__(self, client: Redis, channel: str, hint: str) -> None:
-        self._client, self._channel, self._hint = client, channel, hint.encode()
+    def __init__(self, client: Redis, channel: str, queue: str, sites: Sites) -> None:
+        self._client, self._channel, self._queue, self._sites = client, channel, queue, sites
         self._listening: Any = None
         self._refused_until = 0.0
         self._reader, self._writer = socket.socketpair()
@@ -83,10 +86,14 @@ class Bell:
         hinted = False
         try:
             while self._listening is not None and (message := self._listening.get_message(timeout=0)):
-                hinted = hinted or message["data"] == self._hint
+                hinted = hinted or self._counts(message["data"].decode())
         except ResponseError:
             self._refused_until = time.monotonic() + _REFUSED
             self.hang_up()
         except (RedisError, OSError):
             self.hang_up()
         return hinted
+
+    def _counts(self, hint: str) -> bool:
+        kind, _, name = hint.partition(" ")
+        return name == self._queue if kind == "ready" else kind == "site" and self._sites.has(name)

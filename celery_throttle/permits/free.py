@@ -16,9 +16,11 @@ class Free:
 
     Attributes:
         lease: a permit lasts for ever.
+        sites: none, because nothing is counted.
     """
 
     lease = float("inf")
+    sites = None
 
     def ask(self, needs: str, limit: tuple[str, str], *, waits: bool) -> Asking:  # noqa: ARG002 - as Outside's
         """Return an `Asking` whose permit is granted already."""

@@ -14,6 +14,7 @@ from celery_throttle.core.checks import TEN_YEARS, plain, seconds, whole
 from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import MOST_COST, Needs, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.core.sites import WORKER
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, NotAcquired
@@ -107,14 +108,16 @@ class Limit(NotAPermit, LimitValue):
             permits, none of them goes on.
         """
         timeout, outside = self._seconds("timeout", timeout), self._outside(app)
-        return run(acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout, awaits=False))
+        needs = self._needs(key, cost, outside)
+        return run(acquire(outside, needs, (self.name, self.declared), timeout, awaits=False))
 
     @_with_fixes_of_acquire
     def acquire_async(
         self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None
     ) -> AsyncAcquire:
         """As `acquire`, for asyncio: ``async with gpu.acquire_async(timeout=30): ...``."""
-        timeout, needs, outside = self._seconds("timeout", timeout), self._needs(key, cost), self._outside(app)
+        timeout, outside = self._seconds("timeout", timeout), self._outside(app)
+        needs = self._needs(key, cost, outside)
         return AsyncAcquire(lambda: acquire(outside, needs, (self.name, self.declared), timeout, awaits=True))
 
     @with_fixes(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
@@ -165,9 +168,15 @@ class Limit(NotAPermit, LimitValue):
             return None
         return min(seconds(f"Limit {self.name!r}: {option}", value, most=math.inf), TEN_YEARS)
 
-    def _needs(self, key: object, cost: int) -> Needs:
+    def _needs(self, key: object, cost: int, outside: Outside | Free) -> Needs:
         bucket = self._bucket(key, cost)
-        return Needs((bucket.text,), needs_text([(bucket, cost)]))
+        needs = Needs((bucket.text,), needs_text([(bucket, cost)]))
+        if outside.sites is not None:
+            needs = needs.bound(outside.sites)
+        if kind := needs.lacks:
+            fix = "take it in a task" if kind == WORKER else f"set throttle_tags = {{{kind!r}: 'a7'}}, or THROTTLE_TAGS"
+            raise ConfigurationError(f"Limit {self.name!r}: this process has no permits per {kind!r}: {fix}")
+        return needs
 
     def _bucket(self, key: object, cost: int) -> Bucket:
         if (key is None) != (self.key is None):

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -23,6 +24,7 @@ from redis.exceptions import ResponseError
 from celery_throttle.clients import not_asked, store_client
 from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
+from celery_throttle.core.sites import Sites
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.declarations import Declarations
@@ -72,20 +74,20 @@ class Outside:
         process: the id of the process that made it.
         lease: seconds that a permit lasts without renewal.
         on_store_error: the app's ``throttle_on_store_error``.
+        sites: the sites of this process.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
         self.process = os.getpid()
         self._worker = worker_name(socket.gethostname())
         self._queue = outside_queue(self._worker)
-        client = store_client(app, group)
-        self._call, self._store, self.lease = client.ask, client.store, client.store.lease
+        client, settings = store_client(app, group), settings_of(app)
+        self.sites = Sites(settings.sites)
+        self._call, self._store, self.lease = client.ask, replace(client.store, sites=self.sites), client.store.lease
         self._breaker = client.breaker
         self._declarations = Declarations(client)
-        keys, settings = self._store.keys, settings_of(app)
-        self.on_store_error = settings.on_store_error
-        self._unthrottled = False
-        self._bell = Bell(make_client(settings.url, keys), keys.wake, f"ready {self._queue}")
+        self.on_store_error, self._unthrottled = settings.on_store_error, False
+        self._bell = Bell(make_client(settings.url, self._store.keys), self._store.keys.wake, self._queue, self.sites)
         # For all threads, under the guard.
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -249,8 +251,7 @@ class Outside:
     def _exchange(self) -> None:
         self._declarations.send()
         batch, exchange = self._under_way = self._under_way or self._next_call()
-        read = self._read if self._read < self._number - 1 else None
-        birth = self._declarations.birth
+        read, birth = self._read if self._read < self._number - 1 else None, self._declarations.birth
         call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, birth, read)
         try:
             reply = read_exchanged(self._call(call))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from celery_throttle.core.keys import Keys
+    from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
 
@@ -33,11 +34,13 @@ class Store:
         keys: the keys of the store.
         lease: seconds for which a permit lasts without renewal.
         broker: the description of the worker's broker; "" for a caller that is no worker.
+        sites: the sites of the caller; None if its app has no limit with ``per``.
     """
 
     keys: Keys
     lease: float
     broker: str = ""
+    sites: Sites | None = None
     _head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +66,10 @@ class Store:
             birth: the birth of the store's data; "": any birth.
             read: the last call whose answer the worker has read; None: the call before.
         """
-        return self._call("exchange", exchange.text(worker, number, queues, birth, read), *exchange.messages())
+        more = self.sites.row if self.sites is not None else ""
+        if read is not None:
+            more += f',"read":{read}'
+        return self._call("exchange", exchange.text(worker, number, queues, birth, more), *exchange.messages())
 
     def renew(
         self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = (), birth: str = ""

@@ -144,13 +144,12 @@ class Exchange:
     changed: list[DeliveryChange] = field(default_factory=list)
     gone: list[tuple[str, ...]] = field(default_factory=list)
 
-    def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "", read: int | None = None) -> str:
-        """Return the call as JSON, without the messages."""
+    def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "", more: str = "") -> str:
+        """Return the call as JSON, without the messages; ``more``: further parts, as JSON."""
         text = f'{{"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}'
         if birth:
             text += f',"birth":"{birth}"'
-        if read is not None:
-            text += f',"read":{read}'
+        text += more
         if self.clock:
             text += f',"clock_ms":{self.clock * 1000:.1f}'
         if self.errors:

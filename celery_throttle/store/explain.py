@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
+from celery_throttle.core.sites import WORKER
 from celery_throttle.core.wording import at, listed, one_line, signature, times
 from celery_throttle.store.standing import refusals_of
 
@@ -209,7 +210,13 @@ def _parked(task_id: str, view: TaskView) -> Iterator[str]:
         yield f"It belongs to a service with another broker, {view.service}: only workers of that broker can start it."
     if not refused and not view.settling:
         before = next((each for each in view.ahead if each.count and not each.passed_over), None)
-        yield _needs_slot("It", view.queue) if before is None else _needs_slot("The first of them", before.queue)
+        if view.lacking:
+            tags = f"throttle_tags = {{{view.lacking!r}: ...}}"
+            yield f"No live worker has the tag {view.lacking!r}: start one with {tags}."
+        elif before is None:
+            yield _needs_slot("It", view.queue, view.kind)
+        else:
+            yield _needs_slot("The first of them", before.queue, view.kind)
     if view.deliveries:
         yield f"It was started {times(view.deliveries)} before, by a worker that was lost or gave it back."
     if view.expires:
@@ -230,9 +237,12 @@ def _line(view: TaskView) -> Iterator[str]:
         )
 
 
-def _needs_slot(it: str, queue: str) -> str:
+def _needs_slot(it: str, queue: str, kind: str) -> str:
     if is_outside(queue):
         return f"{it} can start: it is a permit outside of tasks, which the process that waits for it has to take."
+    if kind:
+        where = "that" if kind == WORKER else f"on a {kind} that"
+        return f"{it} waits for a worker with a free slot for queue {queue!r}, {where} has a permit free."
     return f"{it} can start: it waits for a worker with a free slot that consumes queue {queue!r}."
 
 

@@ -56,6 +56,8 @@ class TaskView:
         args: the positional arguments as text, cut; None if the store has no message with such a text.
         kwargs: the keyword arguments, in the same form.
         eta: the time before which the task must not start; None if the message has none, or is not in the store.
+        kind: the kind of site whose permits the task waits for, "" for none.
+        lacking: a kind of site that the task needs and that no live worker has, "" for none.
     """
 
     now: datetime
@@ -86,6 +88,8 @@ class TaskView:
     args: str | None = field(default=None, repr=False)
     kwargs: str | None = field(default=None, repr=False)
     eta: datetime | None = None
+    kind: str = ""
+    lacking: str = ""
 
 
 def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:

@@ -12,7 +12,7 @@ from celery_throttle.store.reading import UNREADABLE, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["Declared", "LostRun", "Service", "read_declared", "read_lost_runs", "read_services"]
+__all__ = ["Declared", "LostRun", "Service", "read_declared", "read_kinds", "read_lost_runs", "read_services"]
 
 
 class Declared(NamedTuple):
@@ -114,7 +114,7 @@ def _lock_with_nonce(raw: bytes) -> tuple[str, str, datetime, str] | None:
 
 def read_services(raw: Any) -> list[Service]:
     """Read the reply of services.lua."""
-    now, rows = raw
+    now, rows, _ = raw
     return sorted(
         (
             Service(text(code), broker.decode(errors="replace"), workers, (now - last) / 1000 if last else None)
@@ -122,3 +122,8 @@ def read_services(raw: Any) -> list[Service]:
         ),
         key=lambda each: (each.broker, each.code),
     )
+
+
+def read_kinds(raw: Any) -> frozenset[str]:
+    """Read the kinds of sites of live workers from the reply of services.lua."""
+    return frozenset(map(text, raw[2]))

@@ -68,7 +68,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         limit: how many runs at once: a number for this task alone, a `Limit` to share it, a list of them (a run takes a
             permit of each, all or none), None for no limit.
         key: splits the task's own limit and rate, as in `Limit`: each value has its own permits and its own line; so do
-            fair_by, weights and max_parked.
+            fair_by, weights, max_parked, per and share.
         rate: how many may start: "100/m", or several; alone or beside a limit. ``burst``: as in `Limit`.
         cost: how many permits and starts a run takes: a number, the name of an argument, or a function of them all.
         start_deadline: seconds (or a timedelta) that a call may wait for its permit before it expires, visibly.
@@ -102,6 +102,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     fair_by: ClassVar[Part | None] = None
     weights: ClassVar[Mapping[Any, int] | None] = None
     max_parked: ClassVar[int | None] = None
+    per: ClassVar[str | None] = None
+    share: ClassVar[float | None] = None
     cost: ClassVar[int | Part | None] = None
     start_deadline: ClassVar[float | timedelta | None] = None
     singleton: ClassVar[bool] = False

@@ -320,10 +320,10 @@ class Gate:
         """See `Decisions`."""
         calls = self._groups[group]
         kind, _, name = text.partition(" ")
-        if kind == "ready" and name in calls.queues:
+        if (kind == "ready" and name in calls.queues) or (kind == "site" and self._tasks.sites.has(name)):
             self._more_waits(calls)
         elif kind == "line":
-            self._admission.close(name, calls)
+            self._admission.close(self._tasks.sites.bind(name), calls)
 
     def _more_waits(self, calls: Calls) -> None:
         calls.hungry = True

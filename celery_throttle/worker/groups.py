@@ -59,7 +59,7 @@ def calls_of(
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.look)
 
-    store = Store(keys, settings.lease, settings.broker)
+    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group))
     if (durability := settings.durability) is None:
         return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 

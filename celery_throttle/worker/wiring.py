@@ -12,6 +12,7 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
 from celery_throttle.core.naming import worker_name
+from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
@@ -59,10 +60,10 @@ class Throttling:
         if worker.hub is None:
             self.loop.reattach()  # else the worker's event loop does that
         name = worker_name(worker.hostname)
-        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
-
-        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
+        sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
+        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites)
+        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)

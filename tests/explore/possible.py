@@ -68,7 +68,8 @@ def _can_take(world: World, place: int, worker: Worker) -> bool:
     has = sum(each.at == place for each in world.state.broker)
     if task.queue != world.config.queues[place] or has >= world.config.prefetch:
         return False
-    return world.free_slots(place) > 0 or not worker.closed.isdisjoint(task.buckets)
+    buckets = [world.bound(each, f"{worker.name}:") for each in task.buckets]
+    return world.free_slots(place) > 0 or not worker.closed.isdisjoint(buckets)
 
 
 def next_copy(world: World) -> Copy | None:

@@ -66,10 +66,15 @@ def _check_outcome(world: World, run: Run) -> None:
 
 
 def _check_caps(world: World, run: Run) -> None:
-    tasks = [task for nonce, (task, _, _) in world.state.bodies.items() if world.counts(nonce)]
-    for bucket in world.task(run).buckets:
+    held = [
+        world.bound(bucket, nonce)
+        for nonce, (task, _, _) in world.state.bodies.items()
+        if world.counts(nonce)
+        for bucket in world.config.tasks[task].buckets
+    ]
+    for bucket in (world.bound(each, run.nonce) for each in world.task(run).buckets):
         most = permits_of(world, bucket)
-        used = 1 + sum(bucket in world.config.tasks[task].buckets for task in tasks)
+        used = 1 + held.count(bucket)
         if most and used > most:
             raise Violation(f"cap: {used} of {most} permits of {bucket} in use as t{run.task} begins")
 

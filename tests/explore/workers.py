@@ -6,6 +6,7 @@ A model of the real gate, by hand.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
@@ -36,7 +37,7 @@ def deliver(world: World, place: int, copy: Copy) -> None:
         _never(world, worker, run.task)
         return
     worker.runs[nonce] = run
-    if not worker.closed.isdisjoint(task.buckets):
+    if not worker.closed.isdisjoint([world.bound(each, nonce) for each in task.buckets]):
         run.state = "parking"
         worker.say.arrived.append(nonce)
     elif world.config.passes_on and worker.spare and not run.redelivered and not run.lock:
@@ -72,7 +73,8 @@ def send(world: World, place: int) -> None:
         changed=[row for row in said.changed if row.event != "began" or row.nonce not in over] + unacked,
         gone=said.gone,
     )
-    packed = CALLS.exchange(worker.name, worker.call, (queue,), row, world.state.birth).packed()
+    calls = replace(CALLS, sites=world.sites(worker.name))
+    packed = calls.exchange(worker.name, worker.call, (queue,), row, world.state.birth).packed()
     worker.sent = Sent(packed, said.arrived)
     worker.say = type(said)()
     worker.offered = slots

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery_throttle.core.dedup import LockPlan
+from celery_throttle.core.sites import Sites
 from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.scripts import Call
@@ -300,9 +301,21 @@ class World:
         assert dedup is not None, f"t{task} has no lock"
         return LockPlan(IDENTITY, dedup, *(header or ("0", "")))
 
+    def sites(self, name: str) -> Sites | None:
+        """Return the sites of the worker of this name, None if the world has no limit with sites."""
+        if not self.config.sites:
+            return None
+        return Sites({"host": f"h{[worker and worker.name for worker in self.state.workers].index(name)}"})
+
+    def bound(self, needs: str, nonce: str) -> str:
+        """Return needs, or a bucket, bound to the sites of the worker that gave this nonce."""
+        sites = self.sites(nonce.partition(":")[0])
+        return needs if sites is None else "\x01".join(map(sites.bind, needs.split("\x01")))
+
     def arrival(self, run: Run, message: bytes = b"") -> Arrival:
         task = self.task(run)
-        return Arrival(run.task_id, task.needs, task.queue, run.attempt, run.lock, run.nonce, message)
+        needs = self.bound(task.needs, run.nonce)
+        return Arrival(run.task_id, needs, task.queue, run.attempt, run.lock, run.nonce, message)
 
     def counts(self, nonce: str) -> bool:
         """Return whether this run has its permit for sure."""

@@ -11,6 +11,7 @@ Shapes, all for two workers of one slot each, and limits of one permit:
     queues/N  of two queues, with a worker each
     passing/N a worker with two slots, in which a permit passes from run to run
     slots/N   a worker with two slots
+    sites/N   of a limit with a permit on each worker; every second task needs one of another limit, too
     once/N    N calls with one identity; then any of ``on_conflict``, ``lock_until`` and: remember; gpu: they need a
               permit, too; early; by-name: all but the first are sent by name, and claim nothing; awaited: duplicates
               are published, too; unheard: workers miss replacements; beside: one more task needs the permit
@@ -88,6 +89,7 @@ class Config:
         passes_on: whether permits pass from run to run within a worker.
         prefetch: how many unacknowledged messages a worker has at most.
         ticks: whether time goes on, by a second, when something is due.
+        sites: whether each worker is a host of its own.
     """
 
     name: str
@@ -101,11 +103,12 @@ class Config:
     passes_on: bool = False
     prefetch: int = 2
     ticks: bool = False
+    sites: bool = False
 
     @property
     def symmetric(self) -> bool:
         """Whether it does not matter which worker is which."""
-        return self.queues[0] == self.queues[1] and self.slots[0] == self.slots[1]
+        return self.queues[0] == self.queues[1] and self.slots[0] == self.slots[1] and not self.sites
 
 
 def make(name: str) -> Config:
@@ -136,10 +139,19 @@ def _shaped(name: str, kind: str, count: int) -> Config:
     one_each = {"api": 1, "gpu": 1}
     paced = '{"permits":1,"rates":[[1,1000000,1]],"max_parked":0}'
     both = ("1:gpu\x1fa\x011:api", "1:api", "1:gpu\x1fa\x011:api", "1:gpu\x1fa")
+    sited = ("1:gpu\x1f\x1dhost", "1:gpu\x1f\x1dhost\x011:api")
     shapes = {
         "plain": plain,
         "early": replace(plain, tasks=(Task(late=False),) * count),
         "slots": replace(plain, slots=(2, 1)),
+        "sites": replace(
+            plain,
+            tasks=tuple(Task(sited[i % 2]) for i in every),
+            permits=one_each,
+            limits={"api": "1", "gpu": '{"permits":1,"per":"host"}'},
+            slots=(2, 2),
+            sites=True,
+        ),
         "keys": replace(plain, tasks=tuple(Task(f"1:gpu\x1f{'ab'[i % 2]}") for i in every)),
         "both": replace(
             plain,
@@ -194,6 +206,9 @@ CI_WORLDS = {
     "both/3": 466,
     "rate/2": 176,
     "queues/3": 211,
+    "sites/3": 1337,
+    "sites/2:lease": 1308,
+    "sites/2:retry": 1056,
     "once/2/gpu:killed": 844,
     "once/2/gpu/awaited:unlock": 284,
     "once/2/gpu:retry": 128,

@@ -103,9 +103,10 @@ class Kind:
     def guarded(self) -> bool:
         return bool(self.buckets or self.identity)
 
-    def taken(self, arguments: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-        """Return which buckets a call takes from, and how much."""
-        return tuple((f"{name}[{arguments[key]}]" if key else name, cost) for name, key, cost in self.buckets)
+    def taken(self, arguments: Mapping[str, Any], worker: str = "") -> tuple[tuple[str, int], ...]:
+        """Return which buckets a call takes from on a worker, and how much; the key "worker" is the worker itself."""
+        values = {**arguments, "worker": worker}
+        return tuple((f"{name}[{values[key]}]" if key else name, cost) for name, key, cost in self.buckets)
 
 
 @dataclass
@@ -162,7 +163,7 @@ def make_scene(rng: Random, *, fails: bool = False) -> Scene:
     own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
     count, burst = rng.choice([2, 5, 10]), rng.randint(1, 2)
     permits = {"own": own, "shared": shared, "tenant": tenant, "big": 3, "late": rng.randint(1, 2), "crowd": 1}
-    permits |= {"one": 1, "both": rng.randint(1, 3), "turns": rng.randint(1, 2), "soon": 1}
+    permits |= {"one": 1, "both": rng.randint(1, 3), "turns": rng.randint(1, 2), "soon": 1, "sited": 1}
     paced = {"paced": (count, burst), "mail": (count, 1), "both": (count, burst), "pages": (10, burst)}
     scene = Scene(app, {**dict.fromkeys(paced), **permits}, paced)
     both = Limit("shared", shared)
@@ -190,6 +191,11 @@ def make_scene(rng: Random, *, fails: bool = False) -> Scene:
     scene.add(Kind("soon", (("soon", "", 1),), ordered=False), limit=Limit("soon", 1), start_deadline=1.5)
     crowd = Limit("crowd", 1, max_parked=2)
     scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)
+    sited = Limit("sited", 1, per="worker")
+    scene.add(Kind("sited", (("sited", "worker", 1),), ordered=False), limit=sited)
+    scene.add(
+        Kind("beside", (("sited", "worker", 1), ("shared", "", 1)), late=True, ordered=False), limit=[sited, both]
+    )
     scene.add(Kind("once", identity="n", late=True))
     scene.add(Kind("once_early", (("one", "", 1),), identity="n"), limit=Limit("one", 1))
     # Of those that wait the newest runs; "last" while another one runs, too.

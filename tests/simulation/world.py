@@ -465,7 +465,8 @@ class World:
         attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
         kind = self.scene.kinds[job.task]
         safe = job.permit.safe_until_us if job.permit else self.clock.now_us + _LEASE_US
-        run = Run(attempt, worker, job, self.clock.now_us, job.granted_us, safe, kind.taken(attempt.entry.arguments))
+        taken = kind.taken(attempt.entry.arguments, worker.name)
+        run = Run(attempt, worker, job, self.clock.now_us, job.granted_us, safe, taken)
         run.from_broker = self._tag_of(job)
         self.say("begin", worker, attempt)
         job.run = run

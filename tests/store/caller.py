@@ -13,6 +13,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
+from celery_throttle.core.sites import Sites
 from celery_throttle.store.calls import Store
 from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, Reply, Withdrawn, read_exchanged
@@ -138,9 +139,17 @@ def held_by(grant: Grant) -> Arrival:
 class Caller:
     """One worker: its id begins every nonce, and it can start tasks of its queues."""
 
-    def __init__(self, client: Redis, name: str, *queues: str, lease: float = LEASE, prefix: str = KEYS.prefix) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        name: str,
+        *queues: str,
+        lease: float = LEASE,
+        prefix: str = KEYS.prefix,
+        sites: Sites | None = None,
+    ) -> None:
         self.client, self.name, self.queues = client, name, queues
-        self.store = Store(Keys(prefix), lease)
+        self.store = Store(Keys(prefix), lease, sites=sites)
         self.number = 0
         self.last = Rows()
         self.declared: dict[str, str] = {}
@@ -183,7 +192,7 @@ class Caller:
     def arrival(self, task: str, what: What, *, attempt: int = 0, lock: str = "", queue: str = "") -> Arrival:
         """A task that wants to start."""
         self.know(what)
-        return Arrival(task, needs_of(what).text, queue or self.queues[0], attempt, lock, self.nonce())
+        return Arrival(task, self._bound(what).text, queue or self.queues[0], attempt, lock, self.nonce())
 
     def parcel(
         self,
@@ -202,12 +211,16 @@ class Caller:
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
-        needs, text = needs_of(what), message_of(task, attempt) if message is None else message
+        needs, text = self._bound(what), message_of(task, attempt) if message is None else message
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
         nonce = self.nonce()
         self._parcels[task] = Delivery(task, attempt, nonce)
         return Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+
+    def _bound(self, what: What) -> Needs:
+        needs = needs_of(what)
+        return needs if self.store.sites is None else needs.bound(self.store.sites)
 
     def parcelled(self, *tasks: str) -> list[Delivery]:
         """The deliveries of these that were to be set aside last."""

@@ -305,7 +305,8 @@ def _check_lanes(store: Snapshot) -> None:
         what, queue = lane.split("\0")
         if "ticket" in entry:
             assert entry["ticket"] == _ordered(record.ticket)
-            ready.add(f"{queue}\0{entry['ticket']}{lane}")
+            sites = "\x01".join(bucket for bucket, _ in record.needs if "\x1d" in bucket) if what else ""
+            ready.add(f"{queue}{sites and chr(29) * 2}{sites}\0{entry['ticket']}{lane}")
         if not what:
             assert "at" not in entry
             continue

@@ -50,6 +50,8 @@ def test_a_limit_does_not_change() -> None:
         (Limit("mail", rate="100/m"), "100/m (burst 1)"),
         (Limit("api", 8, rate=["10/s", "5000/h"], burst=[1, 500]), "8, 10/s (burst 1), 5000/h (burst 500)"),
         (Limit("few", 2, max_parked=9), "2, max_parked=9"),
+        (Limit("gpu", 2, per="host"), "2 on each host"),
+        (Limit("thumbs", share=0.5, per="worker"), "0.5 of each worker"),
     ],
 )
 def test_a_declaration_for_people(limit: Limit, said: str) -> None:

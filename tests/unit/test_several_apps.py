@@ -10,6 +10,7 @@ from celery import Celery, shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.core.settings import Settings
+from celery_throttle.core.sites import Sites
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.worker.celery_side.tasks import Tasks
 
@@ -41,7 +42,7 @@ def another(a: object = None) -> None:
 
 def declared(app: Any) -> dict[str, str]:
     """Return the limits that a worker of the app declares."""
-    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0")).declared("")
+    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0"), Sites({})).declared("")
 
 
 @pytest.mark.parametrize("lazy", [True, False])

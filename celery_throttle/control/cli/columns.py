@@ -25,6 +25,8 @@ def _held(row: Row) -> str:
         each = "" if status.in_force is None else f"{status.in_force} each"
         total = str(status.held_of_keys) if status.keys else ""
         return f"{total} ({each})" if total and each else total or each
+    if status.bucket.is_open:
+        return ""
     return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
 
 

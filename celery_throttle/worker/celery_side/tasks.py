@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_throttle.core.dedup import Dedup, LockPlan
+    from celery_throttle.core.limits import Limit
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.settings import Settings
+    from celery_throttle.core.sites import Sites
     from celery_throttle.worker.celery_side.broker import Queues
 
 __all__ = ["Tasks"]
@@ -28,12 +30,17 @@ class Tasks:
         policy: the limits of each task that has some, by the task's name.
         dedups: the run-once options of each singleton, by the task's name.
         settings: the settings of the app.
+        sites: the sites of the worker.
 
         Attributes:
             names: the names of the tasks, by their codes in the store.
+            sites: as given.
     """
 
-    def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
+    def __init__(
+        self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings, sites: Sites
+    ) -> None:
+        self.sites = sites
         self._policies, self._dedups, self._settings = policy, dedups, settings
         limits_of_tasks = limits_by_task(policy, dedups)
         self._codes = {name: code_of(name, limits) for name, limits in limits_of_tasks.items()}
@@ -52,7 +59,7 @@ class Tasks:
         policy, dedup = self._policies.get(task.name), self._dedups.get(task.name)
         if policy is None and dedup is None:
             return Run(request, epoch=epoch)
-        needs = needs_of(request, task, policy) if policy is not None else NOTHING
+        needs = needs_of(request, task, policy).bound(self.sites) if policy is not None else NOTHING
         queue = queues.queue_of(request.message) if queues is not None else ""
         run = Run(
             request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs, code=self._codes[task.name]
@@ -82,5 +89,11 @@ class Tasks:
 
     def declared(self, group: str) -> dict[str, str]:
         """Return this app's declaration of each limit of a group, by name."""
-        ours = [policy for policy in self._policies.values() if self._settings.group_of(policy.group) == group]
-        return {name: limit.declared for name, limit in limits_of(ours).items()}
+        return {name: limit.declared for name, limit in self._limits(group).items()}
+
+    def sites_for(self, group: str) -> Sites | None:
+        """Return the sites of the worker, None if no limit of a group has any."""
+        return self.sites if any(limit.per for limit in self._limits(group).values()) else None
+
+    def _limits(self, group: str) -> dict[str, Limit]:
+        return limits_of(each for each in self._policies.values() if self._settings.group_of(each.group) == group)

@@ -35,5 +35,5 @@ class ClosedBuckets:
         self._buckets.difference_update(buckets)
 
     def keep_waiting(self, run: Run) -> bool:
-        """Return whether the run needs a permit of a closed bucket."""
-        return bool(self._buckets) and run.needs.waits_in(self._buckets)
+        """Return whether the run needs a permit of a closed bucket, or of a site elsewhere."""
+        return (bool(self._buckets) or run.needs.elsewhere) and run.needs.waits_in(self._buckets)

@@ -8,6 +8,8 @@
 --   queues    that the worker serves
 --   birth     of the data that the worker has declared its limits to
 --   clock_ms  when the call was built, by the clock of the worker
+--   sites     for each kind of sites that the worker has, \29 kind -> \29 kind=site, see shared/sites.lua
+--   size      of its pool, if a limit of its app is a share of it
 --   read      the last call whose answer the worker has read, if that is not the call before
 --   errors    how often the worker lost the store, or was refused a call, since its last report
 --   arrived   tasks in the order of their arrival, an object each of task, nonce, needs, queue, attempt, and
@@ -51,6 +53,7 @@ local report = object()
 state.holder, state.worker, state.call = report.worker, id_of(report.worker), report.number
 state.slots, state.queues = report.slots, report.queues
 for _, queue in ipairs(report.queues) do state.serves[queue] = true end
+state.sites = report.sites
 
 if not is_known(report.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
@@ -69,6 +72,7 @@ else
   redis.call('ZREM', LEASES, '')
 end
 if before.number > (report.read or state.call) then repeat_unread(before) end
+if report.size then keep_size(site_of(report.sites['\29worker']), report.size) end
 apply_changes(report.changed or {})
 confirm_copies(state.worker)
 state.call_before = state.call

@@ -7,7 +7,7 @@ end
 
 local function answer_row(row)
   name_buckets(row.needs)
-  if row.message then row.message = argument() end
+  if row.message then row.message, row.needs = argument(), unbound(row.needs) end
   if row.pause_ms then return send_back(row.task, row, row.pause_ms, row.about) end
   if row.message then return park(row.task, row) end
   local answer = admit(row.task, row)
@@ -65,7 +65,7 @@ local function reply_with(answers)
   local closed, open = {}, {}
   for bucket in pairs(state.named) do
     local free = room_for({ bucket = bucket, cost = 1 }) and not rule_of(bucket).newly_paced
-    free = free and not (any_parked() and first_at(bucket))
+    free = free and not (any_parked() and first_at(unbound(bucket)))
     local list = free and open or closed
     list[#list + 1] = bucket
   end

@@ -10,8 +10,17 @@ local function barred(bucket, task, ticket)
   return bar and bar[WHY] ~= task and ticket > bar[VALUE]
 end
 
+-- Return the needs on which a task may have bars: not those of sites, where the order of KEYS ready holds.
+local function barred_needs(record)
+  local needs = {}
+  for _, need in ipairs(needs_of(record.needs)) do
+    if not site_of(need.bucket) then needs[#needs + 1] = need end
+  end
+  return needs
+end
+
 local function raise_bar(task, record)
-  local needs, all = needs_of(record.needs), {}
+  local needs, all = barred_needs(record), {}
   for i, need in ipairs(needs) do
     all[i] = load_overrides(need.bucket)
     local bar = all[i].bar
@@ -25,7 +34,7 @@ end
 
 local function drop_bar(task, record)
   if (record.moves or 0) < MANY_MOVES then return end
-  for _, need in ipairs(needs_of(record.needs)) do
+  for _, need in ipairs(barred_needs(record)) do
     local overrides = load_overrides(need.bucket)
     if overrides.bar and overrides.bar[WHY] == task then
       overrides.bar = nil

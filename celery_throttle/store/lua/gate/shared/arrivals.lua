@@ -40,8 +40,8 @@ local function finds_room(task, record)
   if #needs > 0 and any_parked() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then return false end
   for _, need in ipairs(needs) do
     local bucket = need.bucket
-    if not room_for(need) or barred(bucket, task, math.huge) then return false end
-    local behind = any_parked() and first_at(bucket)
+    if is_open(bucket) or not room_for(need) or barred(bucket, task, math.huge) then return false end
+    local behind = any_parked() and first_at(unbound(bucket))
     if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return false end
   end
   return true

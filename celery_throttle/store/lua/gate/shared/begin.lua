@@ -10,7 +10,8 @@
 -- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see places.lua)
 -- KEYS[9]  lanes      HASH  lane -> where it is listed (see lanes.lua)
 -- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order
--- KEYS[11] ready      ZSET  all scores 0; queue \0 ticket lane: lanes whose first task could start now
+-- KEYS[11] ready      ZSET  all scores 0; section \0 ticket lane: lanes whose first task could start now. A
+--                           section is a queue, and \29\29 and the open buckets (sites.lua) if there are any
 -- KEYS[12] due        ZSET  work that time alone brings about -> when (ms):
 --                           'bucket:' and a bucket: look at the bucket again
 --                           'lane:' and a lane that was passed over: its turn comes again
@@ -31,6 +32,7 @@
 --                           'broker:' and a code: the description of a broker that has workers here
 --                           'declared:' and the name of a worker: all its declarations, JSON
 --                           'lost:' and the name of a worker: see lost_runs.lua
+--                           'size:worker=' and the name of a worker: of its pool, if a limit is a share of it
 -- KEYS[19] ends       ZSET  a hash ('locks', 'records', 'rates', 'turns', 'overrides', 'aside', 'workers',
 --                           'meta'), ':' and a field of it -> when the field ends (ms); of a record only its
 --                           parts finished and awaited end
@@ -41,6 +43,7 @@
 -- KEYS[23] wake       channel of the hints:
 --                     'ready' and a queue: its workers can start a task
 --                     'line' and a bucket: it has a line now, or a new override
+--                     'site' and a site, or a kind of sites: it has room again
 --                     'birth' and when this data began: holders of permits renew them now
 -- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; then its own arguments.
 local LIMITS, OVERRIDES, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -65,6 +68,11 @@ local LEASE_MS = tonumber(ARGV[1])
 -- clock_off, clock_ms, newest: see workers.lua
 -- queues, serves: the queues of the worker, as a list and as a set
 -- slots: how many more parked tasks the worker takes
+-- sites: for each kind of sites of the worker, \29 kind -> \29 kind=site; nil if its app has none
+-- sections: the sections of KEYS ready in the queues of the worker, as read
+-- refused: buckets of sites that an older task needs more of
+-- waits: buckets of sites, and when they may have room (ms)
+-- freed: buckets of sites that may have room again
 -- grants: ids of the parked tasks granted to the worker
 -- withdrawn: the tasks that were taken out of their lines
 -- reclaimed: a row for each holder whose lease had ended
@@ -106,7 +114,7 @@ local state = {
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
   confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,
-  locks = {}, unsettled = {},
+  locks = {}, unsettled = {}, refused = {}, waits = {}, freed = {},
 }
 
 local next_argument = 1

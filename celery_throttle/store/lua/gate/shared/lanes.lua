@@ -44,16 +44,18 @@ end
 
 local function unready(lane, entry)
   if not entry.ticket then return end
-  local _, queue = parts_of(lane)
-  redis.call('ZREM', READY, queue .. '\0' .. entry.ticket .. lane)
-  entry.ticket, state.oldest[queue] = nil, nil
+  local member, section = ready_member(lane, entry.ticket)
+  redis.call('ZREM', READY, member)
+  entry.ticket, state.oldest[section] = nil, nil
 end
 
 local function make_ready(lane, entry, ticket)
   if entry.ticket then return end
   local _, queue = parts_of(lane)
-  entry.ticket, state.oldest[queue] = ticket, nil
-  redis.call('ZADD', READY, 0, queue .. '\0' .. ticket .. lane)
+  local member, section = ready_member(lane, ticket)
+  entry.ticket, state.oldest[section] = ticket, nil
+  if section ~= queue then state.sections = nil end
+  redis.call('ZADD', READY, 0, member)
   -- After an earlier hint a worker looks until nothing is ready or its slots are taken.
   if not state.was_ready[(entry.at or '') .. '\0' .. queue] then
     state.ready[#state.ready + 1] = { lane = lane, queue = queue }
@@ -104,6 +106,7 @@ local function list_at(lane, entry, bucket, first)
     state.heads[bucket] = nil
     redis.call('ZADD', HEADS, 0, bucket .. '\0' .. entry.rank .. '\0' .. lane)
   end
+  if site_of(bucket) then make_ready(lane, entry, first.ticket) end
   save_lane(lane, entry)
   touch(bucket)
 end

@@ -11,7 +11,7 @@ end
 
 -- Put a task in line. If the task is the first of its lane now, the lane is listed again.
 local function enqueue(task, record)
-  record.nonce, record.since, record.lent = nil, nil, nil
+  record.nonce, record.since, record.lent, record.needs = nil, nil, nil, unbound(record.needs)
   if record.deadline then redis.call('ZADD', DUE, record.deadline, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)

@@ -2,14 +2,14 @@
 
 -- List a lane again by its first task, because its entry is unreadable or wrong.
 local function list_again(lane)
-  local first, what, queue = first_of(lane), parts_of(lane)
+  local first, what = first_of(lane), parts_of(lane)
   local entry = state.lanes[lane]
   if entry and entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
   redis.call('HDEL', LANES, lane)
   redis.call('ZREM', DUE, 'lane:' .. lane)
   state.lanes[lane], state.oldest = {}, {}
   if not first or not what then return end
-  redis.call('ZREM', READY, queue .. '\0' .. first.ticket .. lane)
+  redis.call('ZREM', READY, (ready_member(lane, first.ticket)))
   for _, need in ipairs(needs_of(what)) do
     redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.place .. '\0' .. lane)
     redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.ticket .. '\0' .. lane)
@@ -21,9 +21,9 @@ end
 
 -- Return whether a free slot for the first task of a lane would find the lane.
 local function is_findable(lane, entry, first)
-  local what, queue = parts_of(lane)
+  local what = parts_of(lane)
   if not what then return false end
-  local member = entry.ticket and queue .. '\0' .. entry.ticket .. lane
+  local member = entry.ticket and ready_member(lane, entry.ticket)
   if member and not redis.call('ZSCORE', READY, member) then return false end
   if what == '' then return entry.ticket == first.ticket end
   if not entry.at or entry.rank ~= first.place and entry.rank ~= first.ticket then return false end

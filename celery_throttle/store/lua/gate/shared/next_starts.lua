@@ -1,15 +1,21 @@
 -- Next starts: finding the oldest parked task that can start in a slot of the caller.
 
--- Return the lane with the oldest task that is ready in the queues of the caller.
+-- Return the first member of a section of KEYS ready, '' if there is none.
+local function first_ready(section)
+  local from, last = '[' .. section .. '\0', '(' .. section .. '\1'
+  local found = state.oldest[section] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
+  state.oldest[section] = found
+  return found
+end
+
+-- Return the lane with the oldest task that is ready in the queues and for the sites of the caller.
 local function oldest_ready()
   local oldest, oldest_ticket, listed
-  for _, queue in ipairs(state.queues) do
-    local from, last = '[' .. queue .. '\0', '(' .. queue .. '\1'
-    local found = state.oldest[queue] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
-    state.oldest[queue] = found
-    local ticket = string.sub(found, #queue + 2, #queue + 17)
+  for _, section in ipairs(sections_here()) do
+    local found = first_ready(section)
+    local ticket = string.sub(found, #section + 2, #section + 17)
     if found ~= '' and (not oldest or ticket < oldest_ticket) then
-      oldest, oldest_ticket, listed = string.sub(found, #queue + 18), ticket, found
+      oldest, oldest_ticket, listed = string.sub(found, #section + 18), ticket, found
     end
   end
   return oldest, oldest_ticket, listed
@@ -29,9 +35,8 @@ end
 -- this call.
 local function is_listed(lane, listed)
   if not listed then return true end
-  local what, queue = parts_of(lane)
-  local ticket = what and load_lane(lane).ticket
-  return ticket and listed == queue .. '\0' .. ticket .. lane and first_of(lane) ~= nil
+  local ticket = parts_of(lane) and load_lane(lane).ticket
+  return ticket and listed == ready_member(lane, ticket) and first_of(lane) ~= nil
 end
 
 -- Drop a member of KEYS ready whose lane is not ready.

@@ -5,6 +5,8 @@
 --   rates       { count, period (us), burst } each
 --   max_parked  0: any number
 --   fair        its tasks take turns
+--   per         'host', 'worker' or a tag: the permits are those of each site
+--   share       of the pool of each worker
 local ANY_NUMBER, SETTLE_MS, SETTLE_MOST_MS = 1000000000, 4000, 300000
 
 -- Return the rule that holds for a bucket now:
@@ -18,6 +20,7 @@ local function rule_of(bucket)
   if rule then return rule end
   rule = declared_of(limit_of(bucket))
   if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
+  if rule.share then rule.permits = permits_of_share(rule.share, bucket) end
   rule.wait_ms, rule.used = 0, held_of(bucket)
   state.rules[bucket] = rule
   if any_override() then apply_overrides(rule, bucket) end

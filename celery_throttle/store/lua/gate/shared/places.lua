@@ -2,14 +2,14 @@
 --
 -- Parked tasks that are alike (the same queue, the same needs) stand in one lane: if the first cannot start,
 -- none can. The name of a lane is the reason to wait, \0 and the queue. Reasons:
---   permits                      the text of the needs
+--   permits                      the text of the needs, unbound
 --   nothing but a slot           ''
 --   the outcome of another task  'follow:' identity ':' that task
 --   an identity lock             'next:' identity
 -- A member of KEYS lines is lane \0 place, the ticket if that is not the place, '.', task id.
 
 local function lane_of(record)
-  local lock, what = record.lock, record.needs
+  local lock, what = record.lock, unbound(record.needs)
   if record.expired then
     what = ''
   elseif lock and lock.verdict == 'follow' then
@@ -25,6 +25,14 @@ end
 -- Return the reason to wait in a lane, and its queue.
 local function parts_of(lane)
   return string.match(lane, '^([^%z]*)%z([^%z]*)$')
+end
+
+-- Return the member of KEYS ready for a lane, and its section.
+local function ready_member(lane, ticket)
+  local what, section = parts_of(lane)
+  local buckets = site_buckets(what)
+  if buckets ~= '' then section = section .. '\29\29' .. buckets end
+  return section .. '\0' .. ticket .. lane, section
 end
 
 -- Return the permits that the start of a task takes: none if the task is expired, lent out or without the

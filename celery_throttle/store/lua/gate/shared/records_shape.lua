@@ -61,6 +61,7 @@ local function wrong_in_worker(worker)
   if broker ~= nil and type(broker) ~= 'string' then return 'broker' end
   if clock_off ~= nil and type(clock_off) ~= 'number' then return 'clock_off' end
   if worker.confirms ~= nil and not is_list(worker.confirms, 'texts') then return 'confirms' end
+  if worker.sites ~= nil and type(worker.sites) ~= 'table' then return 'sites' end
   if worker.newest ~= nil and wrong_by_shape(worker.newest, 'newest') then return 'newest' end
   return nil
 end

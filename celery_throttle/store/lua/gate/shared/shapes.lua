@@ -42,7 +42,9 @@ local function made_shape(kind)
     awaited = 'whole', nonce = 'string', next = 'string', next_claim = 'digits', next_till = 'number',
   } } end
   if kind == 'rule' then
-    return { required = { 'permits' }, parts = { permits = 'whole', max_parked = 'whole' } }
+    return { required = { 'permits' }, parts = {
+      permits = 'whole', max_parked = 'whole', per = 'string', share = 'number',
+    } }
   end
   if kind == 'newest' then
     return { required = { 'came', 'ticket' }, parts = { came = 'number', ticket = 'number' } }

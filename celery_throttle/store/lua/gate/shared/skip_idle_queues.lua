@@ -37,6 +37,6 @@ end
 
 -- Return whether the first task of a lane could start in a slot of the caller.
 local function is_for_caller(lane)
-  local _, queue = parts_of(lane)
-  return state.slots > 0 and state.serves[queue]
+  local what, queue = parts_of(lane)
+  return state.slots > 0 and state.serves[queue] and has_site_for(site_buckets(what))
 end

@@ -11,7 +11,7 @@ local function blocked_by(needs, task, record)
     local bucket = need.bucket
     local room, wait_ms = room_for(need)
     if not room or barred(bucket, task, record.ticket) then return bucket, wait_ms end
-    local _, rank = first_at(bucket)
+    local _, rank = first_at(bucket) -- nil at a site, where the order of KEYS ready holds
     local own = rule_of(bucket).fair and record.place or record.ticket
     -- Tasks that wait only for a rate do not come before a task whose start is booked.
     local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
@@ -31,6 +31,13 @@ local function move_lane(lane, entry, bucket, first, record)
   if record.moves >= MANY_MOVES then raise_bar(first.task, record) end
 end
 
+-- The site of the caller has too few permits free for the first task. No newer task gets them in this call.
+local function stay_ready(lane, entry, first, bucket)
+  state.refused[bucket] = true
+  make_ready(lane, entry, first.ticket)
+  save_lane(lane, entry)
+end
+
 -- Start the first task of a ready lane, or find the reason why it cannot start.
 local function start_first(lane)
   local entry, first = load_lane(lane), first_of(lane)
@@ -45,8 +52,9 @@ local function start_first(lane)
   end
   if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
   if entry.passed then take_back(lane, entry) end
-  local blocker, wait_ms = blocked_by(needs_of(takes(record)), first.task, record)
+  local blocker, wait_ms = blocked_by(needs_of(bound(takes(record))), first.task, record)
   if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
+  if blocker and site_of(blocker) then return stay_ready(lane, entry, first, blocker) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end
   leave_line(first.task, record)
   -- The lock may have ended while the task waited, and may belong to another task now.
@@ -92,6 +100,7 @@ local function serve()
   end
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
+  for bucket, ms in pairs(state.waits) do again_at(bucket, ms) end
   hint_ready()
 end
 
@@ -118,4 +127,5 @@ local function hint_ready()
   for bucket in pairs(state.began) do
     if first_at(bucket) then hint('line ' .. bucket) end
   end
+  hint_sites()
 end

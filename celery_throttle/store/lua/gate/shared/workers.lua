@@ -13,6 +13,7 @@
 --                  ticket
 --   clock_off      how far the clock of the worker is from that of the store (ms)
 --   broker         the code of its broker
+--   sites          see exchange.lua; only of an app that has limits with sites
 --   till           until when all this is kept (ms)
 local KEPT_MS = 86400000
 
@@ -57,6 +58,7 @@ end
 
 local function save_worker(worker, entry, before)
   entry.since, entry.till, entry.clock_off, entry.newest = NOW, before.till, state.clock_off, state.newest
+  entry.sites = state.sites
   local queue = unpack(state.queues)
   entry.broker = string.match(queue or '', '^(%x%x%x%x%x%x%x%x):')
   if not entry.till or entry.till < NOW + KEPT_MS / 2 then

@@ -1,0 +1,98 @@
+"""Limits with permits on each host, worker or tag, on real workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.apps.sites import GPU
+from tests.support.journal import Journal, Run, peak
+from tests.support.state import State
+from tests.support.waiting import until
+from tests.support.workers import Worker, Workers
+
+pytestmark = pytest.mark.worker
+
+SITES = "tests.support.apps.sites"
+
+
+def on(workers: Workers, host: str, lease: float = 30) -> Worker:
+    """Start a worker of a host, which is not ready yet."""
+    tags, conf = {"THROTTLE_TAGS": f"host={host}"}, {"throttle_lease": lease}
+    return workers.start(SITES, concurrency=4, env=tags, conf=conf, wait=False)
+
+
+def by_worker(runs: list[Run]) -> dict[str, int]:
+    return dict(Counter(run.worker.partition("@")[0] for run in runs))
+
+
+def test_three_hosts(workers: Workers, journal: Journal, state: State) -> None:
+    hosts = [on(workers, host) for host in ("a", "b", "c")]
+    for worker in hosts:
+        worker.wait_ready()
+    app = workers.app(SITES)
+    labels = [f"t{number}" for number in range(60)]
+    for label in labels:
+        app.train.delay(label)
+    journal.wait_running(6)
+    state.wait_parked(54)
+    while len(journal.finished()) < 54:  # all are busy until the line is shorter than the permits
+        assert by_worker(journal.running()) == dict.fromkeys((worker.name for worker in hosts), 2)
+        before = len(journal.finished())
+        journal.let_go(*(run.label for run in journal.running()[:3]))
+        journal.wait_finished(before + 3)
+        journal.wait_running(min(6, 60 - before - 3))
+    journal.let_go(*labels)
+    journal.wait_finished(60)
+    for worker in hosts:
+        assert peak(run for run in journal.runs() if run.worker.startswith(f"{worker.name}@")) == 2
+    state.wait_empty()
+
+
+def test_a_host_is_killed_and_another_joins(workers: Workers, journal: Journal, state: State) -> None:
+    lost, other = on(workers, "a", lease=3), on(workers, "b", lease=3)
+    for worker in (lost, other):
+        worker.wait_ready()
+    app = workers.app(SITES)
+    for number in range(8):
+        app.train.delay(f"t{number}")
+    journal.wait_running(4)
+    state.wait_parked(4)
+    lost.kill()
+    until(lambda: set(state.used) == {"gpu[host=b]"})
+    assert by_worker(journal.running())[other.name] == 2, "the others go on, and get no permit of the lost host"
+    back = on(workers, "a", lease=3)
+    back.wait_ready()
+    until(lambda: by_worker(journal.running()).get(back.name) == 2)
+    state.wait_parked(2)
+
+
+def test_a_task_waits_for_a_worker_with_the_tag(workers: Workers, journal: Journal, state: State) -> None:
+    on(workers, "a").wait_ready()
+    app = workers.app(SITES)
+    app.boxed.delay("t")
+    state.wait_parked(1)
+    workers.start(SITES, env={"THROTTLE_TAGS": "gpu_box=b1"})
+    journal.wait_running(1, "t")
+    assert state.used == {"box[gpu_box=b1]": 1}
+
+
+def test_a_share_of_each_pool(workers: Workers, journal: Journal, state: State) -> None:
+    worker = on(workers, "a")
+    worker.wait_ready()
+    app = workers.app(SITES)
+    for number in range(8):
+        app.thumb.delay(f"t{number}")
+    journal.wait_running(2)
+    state.wait_parked(6)
+    app.app.control.pool_grow(4)
+    journal.wait_running(4)
+    state.wait_parked(4)
+
+
+def test_a_program_takes_a_permit_of_its_own_host(workers: Workers, state: State) -> None:
+    app = workers.app(SITES)
+    app.app.conf.throttle_tags = {"host": "web1"}
+    with GPU.acquire(timeout=5, app=app.app):
+        assert state.used == {"gpu[host=web1]": 1}
