@@ -6,12 +6,13 @@ import logging
 import shlex
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.checks import one_of, whole
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import with_fixes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Parked
 
-__all__ = ["MOST", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
+__all__ = ["MOST", "LimitControl", "LimitKeys", "Order", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
@@ -157,11 +158,7 @@ class LimitControl:
 
         if after is None:
             return forecast(self._reader, self._bucket, self._read("forecast", permits, rate, burst))
-        if after not in get_args(Ending):
-            raise ConfigurationError(
-                f"Limit {self._bucket}: forecast: after must be one of {', '.join(map(repr, get_args(Ending)))}, got "
-                f"{after!r}: write forecast(after='resume')"
-            )
+        one_of(f"Limit {self._bucket}: forecast: after", after, get_args(Ending))
         if (permits, rate, burst) != (None, None, None):
             raise ConfigurationError(
                 f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
@@ -266,7 +263,7 @@ class LimitControl:
                 ``"name"``.
             skip: how many keys to leave out at the beginning of that order.
         """
-        count("most", most)
+        whole("most", most, usual=100)
         _check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
@@ -282,17 +279,17 @@ class LimitControl:
     @_with_fixes
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
-        return self._reader.holders(self._bucket, count("most", most))
+        return self._reader.holders(self._bucket, whole("most", most, usual=100))
 
     @_with_fixes
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
-        return self._reader.parked(self._bucket, count("most", most))
+        return self._reader.parked(self._bucket, whole("most", most, usual=100))
 
     @_with_fixes
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
-        return self._reader.audit(self._bucket, count("most", most))
+        return self._reader.audit(self._bucket, whole("most", most, usual=100))
 
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
@@ -366,22 +363,5 @@ def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
 def _check_look(find: object, sort: object, skip: object) -> None:
     if not isinstance(find, str):
         raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
-    if sort not in get_args(Order):
-        raise ConfigurationError(f"sort must be one of {', '.join(get_args(Order))}, got {sort!r}: write sort='name'")
-    if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:
-        raise ConfigurationError(f"skip must be a whole number of 0 or more, got {skip!r}: write skip=100")
-
-
-def count(option: str, value: int) -> int:
-    """Return the checked number of rows.
-
-    Raises:
-        ConfigurationError: the value is no whole number of 1 or more.
-    """
-    if not _is_whole(value):
-        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
-    return value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    one_of("sort", sort, get_args(Order))
+    whole("skip", skip, 0, usual=100)

@@ -101,6 +101,7 @@ class LimitStatus:
         permits: the declared permits; None: any number (a rate alone), or the limit is not declared in this store.
         rates: the declared rates.
         max_parked: the most tasks that may be parked, None: any number.
+        fair: whether parked tasks take turns.
         declared: whether a worker has declared the limit in this store.
         in_force: the permits in force now, after overrides and ``disable``; None: any number.
         override: the override of the permits, if any.
@@ -139,6 +140,7 @@ class LimitStatus:
     keys: int = 0
     held_of_keys: int = 0
     parked_of_keys: int = 0
+    fair: bool = False
 
     def __str__(self) -> str:
         return ", ".join(self._facts())
@@ -185,6 +187,12 @@ class LimitStatus:
             instead = f" instead of {rates_text(self.rates)}" if self.rates else ""
             return f"rate override {rates_text(change.rates)}{instead}"
         return kind.replace("-", " ")
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the worker that started last."""
+        rates = tuple((Rate.parse(each.rate), each.burst) for each in self.rates)
+        return Declaration(self.permits, rates, self.max_parked, self.fair)
 
     @property
     def bucket(self) -> Bucket:
@@ -296,6 +304,7 @@ def _status(
         keys=keys,
         held_of_keys=held_of_keys,
         parked_of_keys=parked_of_keys,
+        fair=code.fair,
     )
 
 

@@ -239,7 +239,7 @@ def test_forecast_with_unreadable_records(app: Any, worker: TermsCaller, redis: 
 
 @pytest.mark.parametrize("permits", [0, -1, 10**9, True, "5"])
 def test_no_number(app: Any, permits: Any) -> None:
-    with pytest.raises(ConfigurationError, match="Limit api: forecast must be a whole number of 1 or more"):
+    with pytest.raises(ConfigurationError, match="Limit api: permits must be a whole number from 1"):
         said(app, permits)
 
 

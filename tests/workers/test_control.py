@@ -390,15 +390,15 @@ def app(server: EmbeddedServer, redis: object) -> Celery:
 
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "4", None, 10**9])
 def test_an_override_that_cannot_work(app: Celery, value: Any) -> None:
-    said = r"Limit api: override (must be a whole number of 1|needs a number)"
+    said = r"Limit api: (permits must be a whole number|override needs a number)"
     with pytest.raises(ConfigurationError, match=said) as raised:
         ThrottleControl(app).limit("api").override(value)
-    assert ("use pause()" in str(raised.value)) == (value == 0)
+    assert ("write pause()" in str(raised.value)) == (value == 0)
 
 
 @pytest.mark.parametrize("until", [0, -1, True, "soon", float("nan"), float("inf"), timedelta(0), 1e300, LATE])
 def test_an_end_that_cannot_work(app: Celery, until: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Limit api: until must be a datetime, or seconds"):
+    with pytest.raises(ConfigurationError, match=r"Limit api: until must be seconds or a timedelta"):
         ThrottleControl(app).limit("api").pause(until=until)
 
 
@@ -528,7 +528,7 @@ def test_how_many(app: Celery) -> None:
         lambda: throttle.parked(most=0), lambda: throttle.holders(most=-1), lambda: throttle.status(most=True),
     ]  # fmt: skip
     for call in calls:
-        with pytest.raises(ConfigurationError, match="most must be a whole number of 1 or more"):
+        with pytest.raises(ConfigurationError, match="most must be a whole number from 1"):
             call()
 
 

@@ -11,7 +11,7 @@ from celery.app.utils import find_app
 from celery_throttle.control.cli.session import blank_app, typed
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core import durations
-from celery_throttle.core.limits import MOST_PERMITS
+from celery_throttle.core.checks import MOST
 from celery_throttle.core.policy import limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.registry import policies_of
@@ -58,8 +58,8 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
             none = text.lstrip("-0") == ""
             instead = f"`{typed('pause', limit)}` lets none start" if none else f"write `{typed('set', limit, '5')}`"
             self.fail(f"{text!r} is no whole number of 1 or more: {instead}", param, ctx)
-        if len(text) > len(str(MOST_PERMITS)) or int(text) > MOST_PERMITS:
-            self.fail(f"{text!r} is more than {MOST_PERMITS}: `{typed('disable', limit)}` enforces nothing", param, ctx)
+        if len(text) > len(str(MOST)) or int(text) > MOST:
+            self.fail(f"{text!r} is more than {MOST}: `{typed('disable', limit)}` enforces nothing", param, ctx)
         return int(text)
 
 
@@ -110,7 +110,7 @@ permits = click.argument("permits", type=Permits(), required=False)
 rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; repeat it for several rates.")
 burst = click.option(
     "--burst",
-    type=click.IntRange(1, MOST_PERMITS),
+    type=click.IntRange(1, MOST),
     multiple=True,
     help="How many tasks may start at once at that rate; as in the code by default.",
 )
