@@ -14,7 +14,7 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, SavedAnswer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
-from tests.store.caller import ended, held_by, message_of
+from tests.store.caller import ENDS, ended, held_by, message_of, passed
 from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
@@ -22,6 +22,7 @@ from tests.store.terms_caller import lines, nothing_left, terms, used
 
 __all__ = ["GateStory"]
 
+MOMENT_MS = 4000
 #: A limit in a story: name, key, permits, how many may wait, rate, burst, and the key that takes turns.
 LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?")
 
@@ -61,6 +62,7 @@ class GateStory(Story):
         self.reply: Any = None
 
     def _shown(self, reply: Reply, answer: str = "") -> str:
+        self.reply = reply
         for each in reply.grants:
             self.runs[self.by.name, each.task] = each
             assert each.message in {message_of(each.task, each.attempt), b"again"}
@@ -105,8 +107,7 @@ class GateStory(Story):
         return " ".join(got)
 
     def look(self, *, slots: int = 1) -> str:
-        self.reply = self.by.look(slots)
-        return self._shown(self.reply)
+        return self._shown(self.by.look(slots))
 
     def told(self, least: str, most: str) -> None:
         """Check the time to the next look that the last reply has: between these (ms)."""
@@ -118,8 +119,18 @@ class GateStory(Story):
         self.wait(str(self.reply.wait))
         return self.look(slots=1)
 
-    def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
-        return self._shown(self.by.release(self._run(task), FACTS.get(how, how), slots=slots))
+    def end(self, *tasks: str, how: str = "done", slots: int = 0) -> str:
+        """End these with one call."""
+        return self._shown(
+            self.by.exchange(slots, ended=[ended(self._run(task), FACTS.get(how, how)) for task in tasks])
+        )
+
+    def pass_on(self, task: str, to: str, *, on: str = "gpu:1", how: str = "done", attempt: int = 0) -> str:
+        """A run has ended, and the one that began in its place in this worker has its permit."""
+        run, arrival = self._run(task), self.by.arrival(to, needs_of(on), attempt=attempt)
+        self.runs[self.by.name, to] = arrival
+        row = passed(task, run.nonce, ENDS[how].result, arrival, run.attempt)
+        return self._shown(self.by.exchange(passed=[row]))
 
     def end_twice(self, task: str) -> None:
         """By one call that has the row twice."""
@@ -185,6 +196,11 @@ class GateStory(Story):
         """Declare the limits of this caller again."""
         execute(self.redis, self.by.store.declare("", self.by.declared.items()))
 
+    def come_back(self) -> None:
+        """Declare the limits after more time without the store than a live worker is ever silent."""
+        by = self.by
+        execute(self.redis, by.store.declare("", by.declared.items(), keeps=True, away=by.store.lease / 3))
+
     def permits(self, limit: str, number: str) -> None:
         """Declare another number of permits."""
         self.by.declare(Limit(limit, int(number)))
@@ -229,6 +245,10 @@ class GateStory(Story):
         """Return the tasks whose time to wait is limited."""
         return " ".join(sorted(peek(self.redis).due("task")))
 
+    def full_until(self) -> str:
+        """Return the limits and keys that are looked at again at some time."""
+        return " ".join(sorted(peek(self.redis).due("bucket")))
+
     def in_force(self, limit: str) -> str:
         """Return the permits that hold now."""
         return str(Steering(self.redis).stands(limit.replace("/", "\x1f")).in_force)
@@ -242,6 +262,22 @@ class GateStory(Story):
     def left(self) -> str:
         """Return whether anything is left that the tasks had."""
         return "nothing" if nothing_left(self.redis) else "something"
+
+    def leases(self) -> str:
+        """Return for how long each lease lasts: ``over``, ``a moment`` or ``long``."""
+        store = peek(self.redis)
+        left = {task: till - store.now for task, till in sorted(store.leases.items())}
+        return ", ".join(
+            f"{task} {'over' if ms <= 0 else 'long' if ms > MOMENT_MS else 'a moment'}" for task, ms in left.items()
+        )
+
+    def more(self) -> bool:
+        """Return whether the last reply asks for another look."""
+        return bool(self.reply.more)
+
+    def closed(self) -> str:
+        """Return the limits with a line, by the last reply."""
+        return " ".join(self.reply.closed)
 
     def runs_of(self, task: str) -> str:
         """Return the worker whose run of this task holds its permit."""

@@ -14,7 +14,7 @@ from tests.primitives.faults import StoreClock
 from tests.store.lock_caller import Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.stories import RENEWED, Story
+from tests.store.stories import FACTS, RENEWED, Story
 
 __all__ = ["LockStory"]
 
@@ -39,6 +39,7 @@ class LockStory(Story):
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
         super().__init__(redis, clock)
         self.runs: dict[str, Started] = {}
+        self.own: dict[tuple[str, str], Started] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
         self.lasts = 0.0
@@ -58,7 +59,7 @@ class LockStory(Story):
                 assert known is None or known.verdict != "run" or each.token > known.token, "each run has a newer token"
             else:
                 assert each.verdict == "done" or each.token == 0, "a task that does not run has no token"
-            self.runs[each.task] = each
+            self.runs[each.task] = self.own[self.by.name, each.task] = each
         return ", ".join(f"{each.task} {each.verdict} {each.first}".strip() for each in started)
 
     # -- publishers --------------------------------------------------------------------------------------------------
@@ -106,7 +107,8 @@ class LockStory(Story):
         return self._shown(self.by.put_once(task, plan, LIMITS.get(on), slots=slots))
 
     def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
-        return self._shown(self.by.end(self.runs[task], how, slots=slots))
+        run = self.own.get((self.by.name, task), self.runs[task])
+        return self._shown(self.by.end(run, FACTS.get(how, how), slots=slots))
 
     def look(self, *, slots: int = 1) -> str:
         return self._shown(self.by.look_once(slots))
@@ -137,7 +139,7 @@ class LockStory(Story):
         """Its time has passed, whatever its holder."""
         end_lock(self.redis)
 
-    def spoil(self) -> None:
+    def spoil_lock(self) -> None:
         """Let the lock be unreadable."""
         self.redis.hset(KEY["locks"], "same", "{")
 

@@ -11,7 +11,7 @@ from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.terms_caller import terms

@@ -301,9 +301,37 @@ a holder that the store had lost has no message, and waits beside the run:
     peer: take t; saved t = lost; park t unacked; saved t = there; peer: end t lost; saved t = there
 """
 
+#: A permit that passed from a run that ended to one that began in the same worker, reported afterwards.
+PASSED_ON = """
+the other holds it then, as if it had asked for it:
+    take t1; pass_on t1 t2 attempt=2; used = gpu 1; held = t2; renew t2 = renewed; peer: park t2 attempt=1
+    seconds = t2#1; end t2 slots=1 = -; parked = -
+a lost lease has nothing to pass on, and the run that goes on is put back only if there is room:
+    take t1; expire t1; peer: reap; peer: take t3; pass_on t1 t2; held = t3; renew t2 = lost; peer: end t3
+    renew t2 = put back; held = t2
+one that is parked elsewhere waits for this run, and does not run after its success:
+    peer: take x; take t1 on=gpu2:2; peer: park t2; pass_on t1 t2 on=gpu2:2; held = t2 x; parked = -
+    second_messages = t2#0; peer: end x slots=2 = -; end t2; nothing
+one that runs elsewhere keeps its permit there:
+    take t1 on=gpu2:2; peer: take t2 on=gpu2:2; pass_on t1 t2 on=gpu2:2; used = gpu2 1; runs_of t2 = peer
+    renew t2 = lost
+the second delivery of the ended one follows its result [done | failed]:
+    take t1; peer: park t1; pass_on t1 t2 *; parked = -; seconds = -
+the retry of the ended one goes on:
+    take t1; peer: park t1 attempt=1; pass_on t1 t2 retry; parked = t1; seconds = -
+the same call again passes nothing twice:
+    take t1 on=gpu2:2; pass_on t1 t2 on=gpu2:2; again; used = gpu2 1; held = t2
+a renewal of a past holder puts nothing back:
+    take t1 on=gpu2:2; note; pass_on t1 t2 on=gpu2:2; renew t1 noted = later; held = t2
+the reply has the state of its limit:
+    take t1; pass_on t1 t2; closed = gpu
+one whose permit was passed on ends its other run as well:
+    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; nothing
+"""
+
 STORIES = [
     pytest.param(steps, id=title)
-    for text in (ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT)
+    for text in (ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
     for title, steps in read_stories(text)
 ]
 

@@ -13,7 +13,7 @@ from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
 from tests.store.steering import Steering

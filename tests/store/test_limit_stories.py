@@ -180,11 +180,52 @@ one that is passed over can be withdrawn:
     look = ours
 a line without followers is not offered:
     take t1; stranger: park theirs; end t1; offered = -
+the other queue gets one hint and a moment, and the caller a time to look again:
+    wait 0; take t1; stranger: park theirs; park ours; listen; end t1 slots=1 = -; told 1 110; closed = gpu; ready = q2
+    look = -; told 1 110; hints = -
+a queue that answers is offered its turn again:
+    wait 0; take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours
+    stranger: park theirs2; park ours2; end ours; stranger: look = theirs; stranger: end theirs; look = -; told 1 110
+a passed over queue keeps its place, so a worker that can start its task finds that first:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look slots=0; passed = 1:gpu q2
+    everywhere: look = theirs
+one that is passed over is in line again after a while:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours; come_due lane
+    end ours slots=1 = -; passed = -; stranger: look = theirs
+one that is passed over is in line again without free permits:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours; come_due lane; look; passed = -
+an offer on one limit does not hold up another:
+    wait 0; take t1; stranger: park theirs; park ours; park other on=gpu2:2; end t1; look slots=2 = other
+    told 1 110
+a lone task of another queue is a line:
+    take t1; stranger: park theirs; end t1 slots=1 = -; closed = gpu
+all lanes behind one that is passed over get a moment at once:
+    take t1; park t2 queue=dead0; park t3 queue=dead1; park t4 queue=dead2; park ours; end t1; pass_over gpu dead0
+    look slots=0; offered = 1:gpu dead1 1:gpu dead2
+the next task of a passed over queue can start at once, though the first has left its line:
+    take t1; stranger: park theirs; stranger: park theirs2; park ours; end t1; pass_over gpu q2; look slots=0
+    withdraw theirs; passed = 1:gpu q2; stranger: look = theirs2
+"""
+
+HINTS = """
+a worker without slots wakes the others:
+    take t1; park t2; listen; end t1 = -; more = True; ready = q
+a queue is woken once by one call, however many of its tasks could start:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; listen; end t1 t2 t3 = -; ready = q
+a task without a slot in its call is ready for any worker, and needs no other look:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; end t1 t2 t3 slots=1 = t4; more = True; full_until = -
+a task without a slot in its call is offered, if another queue waits behind it:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; stranger: park t6 on=gpu2:2
+    end t1 t2 t3 slots=1 = t4; offered = 1:gpu2 q
+a new line is reported once, so that workers park at once:
+    take t1; listen; park t2; hints = line gpu; peer: park t3; hints = -
+a line within one call is not reported:
+    permits gpu 1; listen; park t1 slots=1 = t1; hints = -
 """
 
 STORIES = [
     pytest.param(steps, id=title)
-    for text in (SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER)
+    for text in (SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, HINTS)
     for title, steps in read_stories(text)
 ]
 

@@ -123,6 +123,12 @@ a success that is reported early outlives its worker:
     put t1 remember=60 slots=1 = t1 run; succeeded t1 = 1; lease_ends t1; look = t1 done t1
 an early success of an earlier grant of the task counts:
     start t1 remember=60; succeeded t1 before = 1; lock = t1 done
+a success is remembered beside the lock of another run, after a lost lease:
+    put t remember=60 slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; peer: look = t run; end t
+    lease_ends t alone; look = -; claim t2 remember=60 = taken t; peer: end t; claim t2 remember=60 = taken t
+a success is remembered though its task went back in line:
+    put t remember=60 slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; end t
+    claim t2 remember=60 = taken t; records = -
 an early success counts though the lock is lost:
     start t1 remember=60; lease_ends t1; peer: reap 1; lock = -; succeeded t1 = 1; peer: claim t2 remember=60 = taken t1
 an early success does not take the lock of another task:
@@ -170,7 +176,7 @@ the next one comes before followers of the outcome, when the retry of the first 
     peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; lock_ends; peer: look slots=2 = t3 run
 the next one comes before followers of the outcome, though the lock cannot be read:
     publish t1 keep_last; start t1; peer: publish t2; peer: arrive t2 = -
-    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil; peer: claim t9 = taken t3
+    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil_lock; peer: claim t9 = taken t3
     peer: look slots=2 = t3 run
 a grant that comes to nothing leaves the lock as it was:
     publish t1; start t1; end t1 return; lock = t1 queued; peer: never t1; start t1; end t1 return; lock = -

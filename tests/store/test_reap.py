@@ -9,8 +9,8 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from tests.store.caller import Caller
-from tests.store.conftest import Hints
 from tests.store.cost import commands
+from tests.store.hints import Hints
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.support.waiting import until
 
