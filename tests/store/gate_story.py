@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from redis import Redis
@@ -27,13 +28,23 @@ MOMENT_MS = 4000
 LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?")
 
 
-def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
-    """Return what a task needs: ``api:3+tenant[a]:2`` is a limit of three and one of two for each key, with key a.
+def limits_of(on: str) -> list[Limit]:
+    """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
     ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits.
     """
-    limits: list[Limit] = []
-    keys: dict[str, str] = {}
+    return [limit for limit, _ in _parts(on)]
+
+
+def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
+    """Return what a task needs of these limits, with the key ``a`` of ``tenant[a]``; see `limits_of`."""
+    parts = list(_parts(on))
+    policy = terms(*(limit for limit, _ in parts), cost=cost, start_deadline=deadline)
+    keys = {limit.name: key for limit, key in parts if key}
+    return policy.needs({"keys": keys}) if keys else policy.same
+
+
+def _parts(on: str) -> Iterator[tuple[Limit, str | None]]:
     for each in on.split("+"):
         found = LIMIT.fullmatch(each)
         assert found, each
@@ -41,10 +52,7 @@ def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
         options: dict[str, Any] = {"rate": rate} if rate else {}
         options |= {"burst": int(burst)} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
-        limits.append(Limit(name, int(permits) if permits else None, key="key" if key else None, **options))
-        keys |= {name: key} if key else {}
-    policy = terms(*limits, cost=cost, start_deadline=deadline)
-    return policy.needs({"keys": keys}) if keys else policy.same
+        yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key
 
 
 class GateStory(Story):
@@ -59,6 +67,7 @@ class GateStory(Story):
         super().__init__(redis, clock)
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.noted = 0
+        self.marked: dict[str, bytes] = {}
         self.reply: Any = None
 
     def _shown(self, reply: Reply, answer: str = "") -> str:
@@ -175,7 +184,10 @@ class GateStory(Story):
         return RENEWED[self.by.renew(run, number=self.noted if noted else None)[0]]
 
     def say(self, limit: str, name: str, value: str = "1", *, until: str = "0") -> int:
-        """An operator overrides a limit, ``until`` so many ms from now."""
+        """An operator overrides a limit, ``until`` so many ms from now: the permits, or a rate such as ``10/m^5``."""
+        if "/" in value:
+            (rate,) = limits_of(f"any@{value}")[0].rates
+            value = json.dumps({"rates": [[rate[0].count, rate[0].period, rate[1]]]})
         return Steering(self.redis).say(limit.replace("/", "\x1f"), name, value, until=until)
 
     def unsay(self, limit: str, name: str) -> int:
@@ -201,15 +213,15 @@ class GateStory(Story):
         by = self.by
         execute(self.redis, by.store.declare("", by.declared.items(), keeps=True, away=by.store.lease / 3))
 
+    def deploy(self, on: str) -> None:
+        """Declare these limits anew."""
+        self.by.declare(*limits_of(on))
+
     def permits(self, limit: str, number: str) -> None:
         """Declare another number of permits."""
         self.by.declare(Limit(limit, int(number)))
 
     # -- mishaps -----------------------------------------------------------------------------------------------------
-
-    def expire(self, *tasks: str) -> None:
-        """The leases of these are over, and no call has noticed it."""
-        expire(self.redis, *tasks)
 
     def pass_over(self, limit: str, queue: str) -> None:
         """The moment of a queue for its turn is over."""
@@ -249,6 +261,16 @@ class GateStory(Story):
         """Return the limits and keys that are looked at again at some time."""
         return " ".join(sorted(peek(self.redis).due("bucket")))
 
+    def next_start(self, limit: str) -> str:
+        """Return the seconds until its rate allows the next start."""
+        return f"{Steering(self.redis).stands(limit.replace('/', chr(31))).next_start_in:g}"
+
+    def mark_bookings(self) -> None:
+        self.marked = peek(self.redis).hashes["rates"]
+
+    def bookings_as_marked(self) -> None:
+        assert peek(self.redis).hashes["rates"] == self.marked
+
     def in_force(self, limit: str) -> str:
         """Return the permits that hold now."""
         return str(Steering(self.redis).stands(limit.replace("/", "\x1f")).in_force)
@@ -274,6 +296,10 @@ class GateStory(Story):
     def more(self) -> bool:
         """Return whether the last reply asks for another look."""
         return bool(self.reply.more)
+
+    def open(self) -> str:
+        """Return the limits without a line, by the last reply."""
+        return " ".join(self.reply.open)
 
     def closed(self) -> str:
         """Return the limits with a line, by the last reply."""

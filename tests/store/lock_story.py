@@ -10,11 +10,13 @@ from redis import Redis
 from celery_throttle.core.dedup import LockPlan
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
+from celery_throttle.store.exchange_reply import Answer
 from tests.primitives.faults import StoreClock
 from tests.store.lock_caller import Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
+from tests.store.terms_caller import lines
 
 __all__ = ["LockStory"]
 
@@ -96,10 +98,11 @@ class LockStory(Story):
         task, plan = self._plan(task, words)
         return self._shown(self.by.arrive(task, plan, LIMITS.get(on), attempt=attempt, slots=slots))
 
-    def ask(self, task: str, *, on: str = "") -> None:
+    def ask(self, task: str, *, on: str = "", **words: Any) -> str:
         """Arrive, and not be parked."""
-        task, plan = self._plan(task, {})
-        self.by.ask_once(task, plan, LIMITS.get(on))
+        task, plan = self._plan(task, words)
+        answer, _, _ = self.by.ask_once(task, plan, LIMITS.get(on))
+        return Answer(answer).name.lower() if answer in list(Answer) else "run"
 
     def put(self, task: str, *, on: str = "", slots: int = 0, **words: Any) -> str:
         """Be parked without asking."""
@@ -125,9 +128,30 @@ class LockStory(Story):
         """A worker has a delivery that does not run: it is revoked, or has expired."""
         self.by.exchange(never=[("same", task, first or getattr(self.plans.get(task), "first", ""))])
 
-    def drop(self, task: str) -> None:
-        """An operator takes a parked task out."""
-        Steering(self.redis).drop(LIMITS["gpu"], task)
+    def drop(self, *tasks: str) -> int:
+        """An operator takes parked tasks out: these, or all of the limit."""
+        return Steering(self.redis).drop(LIMITS["gpu"], *tasks)
+
+    def told(self) -> str:
+        """Look for dropped tasks, and end them."""
+        grants = self.by.look(9).grants
+        for grant in grants:
+            assert grant.expired
+            assert grant.lock is None
+            self.by.release(grant, "never")
+        return " ".join(grant.task for grant in grants)
+
+    def lend(self, *tasks: str) -> str:
+        """An operator drains these: return the tasks whose messages are lent out."""
+        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
+
+    def drained(self, *tasks: str) -> int:
+        """Report that they are in their queues again."""
+        return Steering(self.redis).publish(*tasks)[1]
+
+    def not_drained(self, *tasks: str) -> None:
+        """Report that they could not be published."""
+        Steering(self.redis).publish(others=tasks)
 
     # -- mishaps -----------------------------------------------------------------------------------------------------
 
@@ -149,6 +173,12 @@ class LockStory(Story):
         found = self.by.locked(identity)
         return f"{found.task_id} {found.state}" if found else ""
 
+    def lock_awaited(self) -> int:
+        """Return how many calls ask for the outcome of its holder."""
+        found = peek(self.redis).live_lock()
+        assert found
+        return int(found["awaited"])
+
     def next(self) -> str:
         found = self.by.locked()
         assert found
@@ -159,6 +189,14 @@ class LockStory(Story):
 
     def passed(self) -> str:
         return " ".join(map(str, peek(self.redis).passed))
+
+    def line(self) -> str:
+        return " ".join(lines(self.redis).get("gpu", ()))
+
+    def parked_by_limit(self) -> str:
+        """Return the parked tasks that need a permit of the limit, each with what it waits for."""
+        rows = sorted(Steering(self.redis).parked_ids(LIMITS["gpu"]))
+        return ", ".join(f"{each.task} {each.what}" for each in rows)
 
     def awaited(self) -> str:
         return " ".join(map(str, peek(self.redis).awaited))

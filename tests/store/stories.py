@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from celery_throttle.core.facts import Facts, Message, Result
@@ -25,15 +26,17 @@ from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS
 from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller
-from tests.store.peek import KEY, be_away, end_moment, lapse, let_come_due, peek
+from tests.store.peek import KEY, be_away, end_moment, expire, lapse, let_come_due, peek
 from tests.store.steering import Steering
 
-__all__ = ["FACTS", "RENEWED", "Story", "read_stories"]
+__all__ = ["FACTS", "RENEWED", "Story", "read_stories", "stories"]
 
 #: Ends of runs whose messages the broker has.
 FACTS = {
     "at_broker": Facts(True, Message.BROKER, Result.SUCCESS),
     "never_began": Facts(began=False, message=Message.BROKER),
+    #: The store has an outcome for a task whose message the broker had delivered before.
+    "told_again": Facts(began=False, message=Message.BROKER, result=Result.FAILURE),
 }
 #: Records that no script can read, in a word each.
 UNREADABLE = {
@@ -64,6 +67,11 @@ NUMBERS = {
     "lock_ttl": float,
     "least": float,
 }
+
+
+def stories(*texts: str) -> list[Any]:
+    """Return the stories of these texts, as parameters of a test."""
+    return [pytest.param(steps, id=title) for text in texts for title, steps in read_stories(text)]
 
 
 def read_stories(text: str) -> Iterator[tuple[str, str]]:
@@ -136,6 +144,10 @@ class Story:
     def end_moment(self) -> None:
         """The moment is over that workers have for renewals after an outage."""
         end_moment(self.redis)
+
+    def expire(self, *tasks: str) -> None:
+        """The leases of these are over, and no call has noticed it."""
+        expire(self.redis, *tasks)
 
     def lapse(self, entry: str) -> None:
         """The time of an entry of the store is over, such as ``records:t1``."""

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.store.gate_story import GateStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 ADMITTED = """
 asking again is the same permit, after a lost reply:
@@ -46,6 +46,15 @@ a task and its second delivery are both withdrawn:
 ENDED = """
 the oldest takes the permit in the same call, with its message:
     take t1; park t2; park t3 attempt=1; end t1 slots=4 = t2; end t2 slots=4 = t3#1
+no more are granted than there are slots, and the reply asks for another look:
+    take t1 t2 on=gpu2:2; park t3 t4 on=gpu2:2; end t1 t2 slots=1 = t3; more = True
+the oldest of all limits starts first, whatever the name of its limit:
+    take t1; take t2 t3 on=gpu2:2; park on2 on=gpu2:2; park on1; end t1 t2 t3; look = on2; more = True; look = on1
+all slots are filled:
+    take t1; take t2 t3 on=gpu2:2; park a; park b on=gpu2:2; park c; park d on=gpu2:2; end t1 t2 t3
+    look slots=5 = a, b, d; more = False
+a line is reported when it begins and when it is over:
+    take t1; park t2; end t1 slots=1 = t2; closed = gpu; open = -; end t2 slots=1 = -; closed = -; open = gpu
 giving back twice frees one permit:
     take t1 on=gpu2:2; take t2 on=gpu2:2; end t1; end t1; used = gpu2 1
 a late end does not free the permit of the next one:
@@ -122,6 +131,8 @@ a copy returns the remaining grants again:
     park t1 on=gpu2:2; park t2 on=gpu2:2; look slots=2 = t1, t2; expire t1; reap; again = t2
 a newer call after a sign-off takes effect, and a sign-off may be repeated:
     take t; leave; leave; end t; records = -
+an end that is reported twice frees one permit:
+    take t1 t2 on=gpu2:2; end t1; again; used = gpu2 1
 a row that a call has twice ends nothing else:
     take t1; park t2; end_twice t1; parked = t2
 """
@@ -329,11 +340,7 @@ one whose permit was passed on ends its other run as well:
     park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; nothing
 """
 
-STORIES = [
-    pytest.param(steps, id=title)
-    for text in (ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
-    for title, steps in read_stories(text)
-]
+STORIES = stories(ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
 
 
 @pytest.mark.parametrize("steps", STORIES)

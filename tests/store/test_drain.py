@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.draining import Lent
 from tests.store.caller import message_of, started
-from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
-from tests.store.peek import expire, peek
+from tests.store.peek import peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms
 
@@ -66,60 +64,6 @@ def test_only_as_many_bytes_as_are_wanted(worker: TermsCaller, steering: Steerin
     looked_at, lent = steering.borrow(*ids, most_bytes=150)
     assert (looked_at, [each.task for each in lent]) == (2, ["t1", "t2"])
     assert steering.borrow(*ids[2:], most_bytes=1)[0] == 1, "one at least"
-
-
-def test_a_singleton_keeps_its_lock(redis: Redis, steering: Steering) -> None:
-    """Its message comes again; the duplicates that wait for it stay."""
-    once = LockCaller(redis, "dddddddd", "q")
-    once.arrive("t0", plan_of("other"), API)
-    plan = once.publish("t1", plan_of())
-    once.arrive("t1", plan, API)
-    once.arrive("t2", plan_of(), API)
-    _, lent = steering.borrow("t1", "t2")
-    assert [each.task for each in lent] == ["t1"]
-    steering.publish("t1")
-    found = once.locked()
-    assert found
-    assert (found.task_id, found.state) == ("t1", "queued")
-    once.arrive("t1", plan, API)
-    assert lines(redis)["api"] == ["t1"]
-
-
-def test_one_that_is_to_run_next_is_lent_out(redis: Redis, steering: Steering) -> None:
-    once = LockCaller(redis, "dddddddd", "q")
-    once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    assert [each.what for each in steering.parked_ids()] == ["runs"]
-    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
-    assert steering.publish("t1")[1] == 1
-
-
-@pytest.mark.parametrize("said", [True, False])
-def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: Steering, *, said: bool) -> None:
-    """It could not be published, or the process that borrowed it died."""
-    once = LockCaller(redis, "dddddddd", "q")
-    (first,) = once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    steering.borrow("t1")
-    assert once.end(first, slots=1) == ()
-    if said:
-        steering.publish(others=["t1"])
-    else:
-        expire(redis, "t1")
-    assert [each.task for each in once.look_once()] == ["t1"]
-
-
-def test_lent_task_runs_if_its_newer_call_is_given_up(redis: Redis, steering: Steering) -> None:
-    """It still waits to run after the first, whose outcome is not its own."""
-    once = LockCaller(redis, "dddddddd", "q")
-    (first,) = once.arrive("t0", once.publish("t0", KEEP_LAST), API)
-    once.arrive("t1", once.publish("t1", KEEP_LAST), API)
-    once.publish("t2", KEEP_LAST)
-    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
-    steering.publish(others=["t1"])
-    assert once.give_up("same", "t2") == 1
-    assert once.look_once() == ()
-    assert [(each.task, each.verdict) for each in once.end(first, slots=1)] == [("t1", "run")]
 
 
 def test_it_is_one_change(worker: TermsCaller, steering: Steering) -> None:

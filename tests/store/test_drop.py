@@ -11,10 +11,9 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Reply
-from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
 from tests.store.hints import Hints
-from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
+from tests.store.lock_caller import PLAN, RAISE, LockCaller
 from tests.store.peek import KEY, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, terms, used
@@ -141,32 +140,6 @@ def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Red
 # -- identity locks ----------------------------------------------------------------------------------------------------
 
 
-def test_its_identity_lock_is_free(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    once.arrive("t1", PLAN, API)
-    assert steering.drop(API) == 1
-    assert once.locked() is None
-    assert once.claim("t2", PLAN).answer == CLAIMED
-    (grant,) = once.look(4).grants
-    assert (grant.task, grant.expired, grant.lock) == ("t1", True, None)
-    once.release(grant, "never")
-    found = once.locked()
-    assert found
-    assert found.task_id == "t2", "the end of the first does not touch it"
-
-
-def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    once.arrive("t1", PLAN, API)
-    once.arrive("t2", PLAN, API)
-    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t1": "runs", "t2": "waits"}
-    assert steering.drop(API, "t1") == 1
-    found = once.locked()
-    assert found
-    assert found.task_id == "t2"
-    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t2": "runs"}
-
-
 def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: Steering) -> None:
     """Its result names the task that has its lock, even if an operator drops it."""
     once.arrive("t0", PLAN, API)
@@ -175,29 +148,6 @@ def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: St
     (grant,) = once.look().grants
     assert grant.lock
     assert (grant.lock.verdict, grant.dropped) == ("duplicate", "")
-
-
-def test_duplicates_are_dropped_with_it(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    for number in range(1, 6):
-        once.arrive(f"t{number}", PLAN, API)
-    assert steering.drop(API) == 5
-    assert once.locked() is None
-    assert steering.stands(API).parked == 0
-    reply = once.look(9)
-    assert sorted(told(reply)) == [(f"t{number}", "dropped by ana") for number in range(1, 6)]
-
-
-def test_one_that_was_to_run_next(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    found = once.locked()
-    assert found
-    assert found.next_id == "t1"
-    assert steering.drop(API) == 1
-    found = once.locked()
-    assert found
-    assert (found.task_id, found.next_id) == ("t0", None)
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

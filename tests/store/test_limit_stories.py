@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.store.gate_story import GateStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 SEVERAL = """
 each key has its own permits and its own line, and is not declared by itself:
@@ -64,6 +64,8 @@ WAITING = """
 a task past its deadline gets that outcome:
     wait 0; take g1; park g2 deadline=0.05; park g3; look = -; wait 0.051; look = g2 expired; used = gpu 1
     end g1 slots=1 = g3
+a newer attempt has a deadline of its own:
+    take t; park t1 deadline=60; come_due task t1; look slots=0; park t1 attempt=1 deadline=60; end t slots=1 = t1#1
 parking with a deadline returns a time to look:
     wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
 one that starts in time has no deadline any more:
@@ -168,6 +170,9 @@ an acknowledged task is forgotten:
 PASSED_OVER = """
 another queue takes its turn, and leaves nothing of its offer:
     take t1; stranger: park theirs; park ours; end t1 slots=1 = -; stranger: look = theirs; offered = -
+a new task starts behind one that is passed over:
+    take t1; stranger: park t2; end t1; ask t3 = must_park; park t3 slots=1 = -; pass_over gpu q2; look = t3; end t3
+    take t4
 a queue without a worker is passed over after its moment:
     wait 0; take t1; stranger: park theirs; park ours; end t1 slots=1 = -; look = -; wait 1; look = ours
 a task of a passed over queue overtakes none before it:
@@ -207,7 +212,52 @@ the next task of a passed over queue can start at once, though the first has lef
     withdraw theirs; passed = 1:gpu q2; stranger: look = theirs2
 """
 
+RATE_OVERRIDES = """
+a faster rate counts from the last start:
+    wait 0; arrive m1 m2 on=mail@1/d = m1; wait 2; say mail override 20/m; next_start mail = 1; look = -; told 1000 1010
+    wait 1; look = m2; next_start mail = 3
+a slower rate counts from the last start:
+    wait 0; take m1 on=mail@20/m; wait 2; say mail override 1/m; next_start mail = 58; unsay mail override = 1
+    next_start mail = 1
+a change between two starts leaves no trace, as two more might have started:
+    wait 0; take m0 m1 m2 on=mail@10/m^5; mark_bookings; say mail override 1/d^3; next_start mail = 0
+    say mail override 10/s^3; next_start mail = 0; say mail override 10/m^3; next_start mail = 0
+    unsay mail override; bookings_as_marked; arrive n0 n1 n2 on=mail@10/m^5 = n0 n1
+no burst is given twice, however often the rate changes:
+    wait 0; take m0 on=mail@1/h^3; say mail override 2/h^3; take m1 on=mail@1/h^3
+    say mail override 1/m^3; take m2 on=mail@1/h^3; say mail override 30/m^3; ask m3 on=mail@1/h^3 = must_park
+    say mail override 2/h^3; ask m4 on=mail@1/h^3 = must_park; say mail override 1/m^3; ask m5 on=mail@1/h^3 = must_park
+a smaller burst starts the next after one spacing:
+    wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
+    next_start mail = 3600
+a start that did not begin is given back after a change:
+    wait 0; take m1 on=mail@1/h; say mail override 2/h; end m1 never; next_start mail = 0
+an override of one key comes before that of all rates:
+    wait 0; take a on=tenant[a]@1/h; take b on=tenant[b]@1/h; say tenant/a override 1/m; say tenant override 2/h
+    next_start tenant/a = 60; next_start tenant/b = 1800; unsay tenant/a override; next_start tenant/a = 1800
+    unsay tenant override; next_start tenant/a = 3600
+a rate override ends by itself and wakes parked tasks, not after the day that it would take [tenant | tenant/a]:
+    wait 0; take t1 on=tenant[a]@10/s; say * override 1/d until=+2000; park t2 on=tenant[a]@10/s; look = -
+    told 2000 2010; wait 2; look = t2
+a disabled limit has no other rate either:
+    wait 0; say mail override 2/d; say mail disable; take m0 m1 m2 m3 on=mail@1/d
+a rate that a deploy changes goes on from the last start:
+    wait 0; take m0 m1 m2 on=mail@1/h^3; deploy mail@2/h^3; arrive m3 on=mail@2/h^3 = -
+a limit without a rate gets one:
+    wait 0; take t0 on=api:4; say api override 1/s; arrive t1 t2 t3 on=api:4 = t1; wait 1; look slots=9 = t2
+    unsay api override; look slots=9 = t3
+"""
+
 HINTS = """
+a raised limit wakes the queue whose turn it is, and then the next:
+    take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
+    look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
+a limit that is not raised sends no hint [2 | 1]:
+    take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; permits gpu2 *; ready = -
+a lost lease wakes the queue whose turn it is, and no other:
+    take t1; take t2 on=gpu2:1; park t3 t4; stranger: park t5; park t6 on=gpu2:1 queue=q3; listen; expire t1; reap
+    ready = q
+
 a worker without slots wakes the others:
     take t1; park t2; listen; end t1 = -; more = True; ready = q
 a queue is woken once by one call, however many of its tasks could start:
@@ -223,11 +273,9 @@ a line within one call is not reported:
     permits gpu 1; listen; park t1 slots=1 = t1; hints = -
 """
 
-STORIES = [
-    pytest.param(steps, id=title)
-    for text in (SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, HINTS)
-    for title, steps in read_stories(text)
-]
+STORIES = stories(
+    SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, RATE_OVERRIDES, HINTS
+)
 
 
 @pytest.mark.parametrize("steps", STORIES)

@@ -7,7 +7,7 @@ from redis import Redis
 
 from tests.store.gate_story import GateStory
 from tests.store.lock_story import LockStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 ASIDE = """
 the line goes on without it [garbage | empty | list | number | foreign | older]:
@@ -72,11 +72,11 @@ a lock of a task that was never delivered ends after an outage:
 """
 
 
-@pytest.mark.parametrize("steps", [pytest.param(steps, id=title) for title, steps in read_stories(ASIDE + OUTAGE)])
+@pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE))
 def test_a_story_of_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
     GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
 
 
-@pytest.mark.parametrize("steps", [pytest.param(steps, id=title) for title, steps in read_stories(LOCKS)])
+@pytest.mark.parametrize("steps", stories(LOCKS))
 def test_a_story_of_locks_in_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
     LockStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
