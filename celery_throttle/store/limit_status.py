@@ -148,9 +148,9 @@ class LimitStatus:
     def _facts(self) -> Iterator[str]:
         yield f"{self.bucket} {self.held}" + (f"/{self.permits}" if self.permits is not None else "")
         if self.parked:
-            yield f"{self.parked} wait" + (f" ({self.max_parked} may)" if self.max_parked else "")
+            yield f"{self.parked} parked" + (f" (at most {self.max_parked})" if self.max_parked else "")
         if self.keys:
-            yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} wait"
+            yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} parked"
         yield from (f"rate {rate}" for rate in self.rates)
         yield from (state.text for state in self.states if state.kind != "full")
 

@@ -77,7 +77,7 @@ def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
     assert stands.rates == (RateStatus("10/m", 1), RateStatus("500/h", 50))
     assert (stands.held, stands.parked, stands.declared) == (1, 1, True)
     assert 0 < stands.next_start_in <= 6
-    assert str(stands).startswith("mail 1/3, 1 wait (7 may), rate 10/m, rate 500/h (burst 50), next start in ")
+    assert str(stands).startswith("mail 1/3, 1 parked (at most 7), rate 10/m, rate 500/h (burst 50), next start in ")
     assert {stands.override, stands.paused, stands.disabled, stands.held_back} == {None}
     assert {stands.stopped, stands.full} == {False}
 

@@ -101,7 +101,7 @@ def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
 limit = click.argument("limit", shell_complete=_limits)
 optional_limit = click.argument("limit", required=False, shell_complete=_limits)
 key = click.option(
-    "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without: all keys."
+    "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without --key: all keys."
 )
 most = click.option(
     "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
@@ -116,5 +116,5 @@ burst = click.option(
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="End the change after this time.")
 by = click.option("--by", help="The name of the operator; by default user@host.")
-yes = click.option("--yes", is_flag=True, help="Do it; without, only count.")
+yes = click.option("--yes", is_flag=True, help="Do it; without --yes the command only counts.")
 why = click.option("--why", default="", help="The reason, for later readers.")
