@@ -24,35 +24,38 @@ from tests.store.terms_caller import lines, nothing_left, terms, used
 __all__ = ["GateStory"]
 
 MOMENT_MS = 4000
-#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the key that takes turns.
-LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?")
+#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the value by which it takes turns.
+LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
 
 
 def limits_of(on: str) -> list[Limit]:
     """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
-    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits.
+    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``api:1~a``: tasks
+    take turns, and this one is of ``a``.
     """
-    return [limit for limit, _ in _parts(on)]
+    return [limit for limit, _, _ in _parts(on)]
 
 
 def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
     """Return what a task needs of these limits, with the key ``a`` of ``tenant[a]``; see `limits_of`."""
     parts = list(_parts(on))
-    policy = terms(*(limit for limit, _ in parts), cost=cost, start_deadline=deadline)
-    keys = {limit.name: key for limit, key in parts if key}
-    return policy.needs({"keys": keys}) if keys else policy.same
+    policy = terms(*(limit for limit, _, _ in parts), cost=cost, start_deadline=deadline)
+    keys = {limit.name: key for limit, key, _ in parts if key}
+    turns = [[who, limit.step(who)] for limit, _, who in parts if who]
+    return policy.needs({"keys": keys} | ({"fair": turns[0]} if turns else {}))
 
 
-def _parts(on: str) -> Iterator[tuple[Limit, str | None]]:
+def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
     for each in on.split("+"):
         found = LIMIT.fullmatch(each)
         assert found, each
-        name, key, permits, waiting, rate, burst = found.groups()
+        name, key, permits, waiting, rate, burst, who = found.groups()
         options: dict[str, Any] = {"rate": rate} if rate else {}
         options |= {"burst": int(burst)} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
-        yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key
+        options |= {"fair_by": "who"} if who else {}
+        yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key, who
 
 
 class GateStory(Story):
@@ -121,6 +124,17 @@ class GateStory(Story):
     def told(self, least: str, most: str) -> None:
         """Check the time to the next look that the last reply has: between these (ms)."""
         assert float(least) <= self.reply.wait * 1000 <= float(most), self.reply.wait
+
+    def serve(self, count: str) -> str:
+        """Run one task after the other; return the first letters of those that start, sorted: the order varies."""
+        order = []
+        for _ in range(int(count)):
+            *_, run = self.runs.values()
+            (grant,) = self.by.release(run, slots=1).grants
+            self.runs.pop((self.by.name, run.task))
+            self.runs[self.by.name, grant.task] = grant
+            order.append(grant.task[0])
+        return "".join(sorted(order))
 
     def look_when_told(self, least: str, most: str) -> str:
         """Look when the last reply has it; see `told`."""
@@ -196,14 +210,6 @@ class GateStory(Story):
     def drop(self, limit: str, *tasks: str) -> int:
         return Steering(self.redis).drop(limit.replace("/", "\x1f"), *tasks)
 
-    def borrow(self, *tasks: str) -> str:
-        """Drain these: return the tasks whose messages are lent out."""
-        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
-
-    def publish(self, *tasks: str) -> int:
-        """Report that they are in their queues again."""
-        return Steering(self.redis).publish(*tasks)[1]
-
     def declare(self) -> None:
         """Declare the limits of this caller again."""
         execute(self.redis, self.by.store.declare("", self.by.declared.items()))
@@ -242,7 +248,7 @@ class GateStory(Story):
         return " ".join(lines(self.redis).get(limit, ()))
 
     def lines(self) -> str:
-        return ", ".join(f"{name} {' '.join(tasks)}" for name, tasks in sorted(lines(self.redis).items()))
+        return ", ".join(f"{name} {' '.join(tasks)}" for name, tasks in sorted(lines(self.redis).items()) if name)
 
     def used(self) -> str:
         return ", ".join(f"{name} {held}" for name, held in sorted(used(self.redis).items()))
@@ -264,6 +270,10 @@ class GateStory(Story):
     def next_start(self, limit: str) -> str:
         """Return the seconds until its rate allows the next start."""
         return f"{Steering(self.redis).stands(limit.replace('/', chr(31))).next_start_in:g}"
+
+    def booked(self) -> str:
+        """Return the limits and keys whose rates have bookings."""
+        return " ".join(sorted(peek(self.redis).hashes["rates"]))
 
     def mark_bookings(self) -> None:
         self.marked = peek(self.redis).hashes["rates"]

@@ -141,18 +141,6 @@ class LockStory(Story):
             self.by.release(grant, "never")
         return " ".join(grant.task for grant in grants)
 
-    def lend(self, *tasks: str) -> str:
-        """An operator drains these: return the tasks whose messages are lent out."""
-        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
-
-    def drained(self, *tasks: str) -> int:
-        """Report that they are in their queues again."""
-        return Steering(self.redis).publish(*tasks)[1]
-
-    def not_drained(self, *tasks: str) -> None:
-        """Report that they could not be published."""
-        Steering(self.redis).publish(others=tasks)
-
     # -- mishaps -----------------------------------------------------------------------------------------------------
 
     def lease_ends(self, task: str, *, alone: bool = False) -> None:

@@ -128,6 +128,20 @@ class Story:
             found = str(answer) or "-"
             assert found == wanted.strip(), f"{step}, but it is {found}"
 
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def lend(self, *tasks: str) -> str:
+        """An operator drains these: return the tasks whose messages are lent out."""
+        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
+
+    def drained(self, *tasks: str) -> int:
+        """Report that they are in their queues again."""
+        return Steering(self.redis).publish(*tasks)[1]
+
+    def not_drained(self, *tasks: str) -> None:
+        """Report that they could not be published."""
+        Steering(self.redis).publish(others=tasks)
+
     # -- mishaps -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:

@@ -283,10 +283,10 @@ an attempt that a retry beside a run has taken the place of is over:
 deliveries beside a run are kept until both are acknowledged:
     take t; park t unacked; peer: park t unacked; acked t; end t; peer: saved t = done; peer: acked t; finished = -
 a drained task that is acknowledged covers no other message:
-    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
+    park t unacked; lend t = t; drained t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
     peer: saved t = done
 a drained task that is acknowledged later covers no other message:
-    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
+    park t unacked; lend t = t; drained t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
     peer: saved t = done
 a delivery that the broker does not keep has no effect:
     take first; park t; peer: ask t = parked; peer: park t = -; unacked_of t = -

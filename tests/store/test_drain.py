@@ -10,7 +10,7 @@ from celery_throttle.store.draining import Lent
 from tests.store.caller import message_of, started
 from tests.store.peek import peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms
+from tests.store.terms_caller import TermsCaller, nothing_left, terms
 
 API = Limit("api", 1)
 ONE = terms(API).same
@@ -39,14 +39,6 @@ def test_published_task_has_left_the_store(worker: TermsCaller, steering: Steeri
     assert steering.publish("t1", "t2")[1] == 0
     worker.end(held)
     assert nothing_left(redis)
-
-
-def test_unpublished_task_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    fill(worker, 5)
-    steering.borrow("t1", "t2", "t3")
-    assert steering.publish("t1", others=["t2", "t3"])[1] == 1
-    assert lines(redis) == {"api": ["t2", "t3", "t4"]}
-    assert peek(redis).records["t2"].deliveries == 0
 
 
 def test_lent_task_is_explained(worker: TermsCaller, steering: Steering) -> None:

@@ -14,9 +14,9 @@ from celery_throttle.store.exchange_reply import Reply
 from tests.store.caller import message_of, started
 from tests.store.hints import Hints
 from tests.store.lock_caller import PLAN, RAISE, LockCaller
-from tests.store.peek import KEY, expire, peek
+from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, lines, terms, used
+from tests.store.terms_caller import TermsCaller, terms, used
 
 API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
@@ -67,17 +67,6 @@ def test_task_with_an_outcome_is_dropped_once(worker: TermsCaller, steering: Ste
     assert len(steering.audit()) == 1
 
 
-def test_drop_survives_the_loss_of_its_reporter(
-    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    worker.arrive("t0", ONE)
-    worker.arrive("t1", ONE)
-    steering.drop(API)
-    assert len(told(worker.look())) == 1
-    expire(redis, "t1")
-    assert told(peer.look()) == [("t1", "dropped by ana")]
-
-
 @pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
 def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
     """It had gone from one limit to the other so often that nothing newer started on them."""
@@ -99,31 +88,6 @@ def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, red
 
 
 # -- affected tasks ----------------------------------------------------------------------------------------------------
-
-
-def test_of_one_limit_and_key(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    for tenant in ("a", "b"):
-        for number in range(3):
-            worker.arrive(f"{tenant}{number}", of(tenant))
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
-    assert steering.drop("tenant\x1fa") == 2
-    assert steering.drop("tenan") == steering.drop("tenant\x1f") == 0
-    assert {line: tasks for line, tasks in lines(redis).items() if line} == {
-        "api": ["t1", "t2"],
-        "tenant/b": ["b1", "b2"],
-    }
-    assert steering.drop("tenant") == 2
-    assert lines(redis)["api"] == ["t1", "t2"]
-
-
-def test_task_behind_it_in_the_line_of_another_limit(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    worker.arrive("t0", of("a"))
-    worker.arrive("both", of("a", API))
-    assert lines(redis) == {"tenant/a": ["both"]}
-    assert steering.stands(API).parked == 1
-    assert steering.drop(API) == 1
-    assert steering.stands("tenant\x1fa").parked == 0
 
 
 def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Redis, steering: Steering) -> None:

@@ -35,12 +35,32 @@ a cost takes that many permits:
 one that needs many is not overtaken:
     take s0 s1 s2 s3 on=gpu:4; arrive big on=gpu:4 cost=4 = -; arrive s9 on=gpu:4 = -
     end s0 slots=5 = -; end s1 slots=5 = -; end s2 slots=5 = -; end s3 slots=5 = big
+one that needs many is not overtaken by another queue, and is not offered what it cannot take:
+    stranger: take s0 s1 s2 s3 on=gpu:4; arrive big on=gpu:4 cost=2 = -; stranger: park l0 l1 l2 l3 l4 on=gpu:4
+    stranger: end s0 slots=5 = -; offered = -; stranger: arrive last on=gpu:4 = -; stranger: end s1 slots=5 = -
+    offered = 2:gpu q; look = big; used = gpu 4
+one that needs more than there are runs alone:
+    take s on=gpu:2; arrive big on=gpu:2 cost=5 = -; end s slots=1 = big; used = gpu 5
 one that changes lines in a look is not overtaken there:
     take l0 l1 on=left:2; take r0 r1 r2 on=right:3; park big on=left:2+right:3 cost=2; park small on=right:3
     lines = left big, right small; expire l0 l1 r0; look slots=5 = -; lines = right big small
 """
 
+TURNS = """
+keys take turns, and none is left idle:
+    take x on=api:1~a; park a0 a1 a2 a3 a4 a5 on=api:1~a; park b0 b1 b2 on=api:1~b; park c0 on=api:1~c
+    serve 3 = abc; serve 4 = aabb; serve 3 = aaa
+one that is to come again has the next turn of its key, not behind all others:
+    take x on=api:1~c; park a0 on=api:1~a; park b0 b1 b2 b3 on=api:1~b; end x slots=1 = a0
+    end a0 requeue slots=1 = b0; serve 2 = ab; serve 2 = bb
+an absent key saves no turns up:
+    take x on=api:1~a; park a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 on=api:1~a; serve 6 = aaaaaa
+    park b0 b1 b2 b3 on=api:1~b; serve 6 = aaabbb
+"""
+
 RATES = """
+a booking ends by itself:
+    wait 0; take m1 on=mail@20/s; end m1; booked = mail; wait 1; reap; booked = -
 starts come as the rate allows:
     wait 0; arrive m0 m1 m2 m3 on=mail@20/s^2 = m0 m1; look slots=9 = -
     wait 0.049; look slots=9 = -; wait 0.001; look slots=9 = m2; look_when_told 50 60 = m3; used = mail 4
@@ -131,21 +151,31 @@ an override that has ended cannot be taken back:
 
 DRAINED = """
 a lent task is not started, and is before no other:
-    take t0; arrive t1 = -; borrow t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
+    take t0; arrive t1 = -; lend t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
 a lost publisher leaves both copies, and takes nothing away when it returns:
-    take t0; arrive t1 t2 = -; borrow t1 = t1; expire t1; reap; lines = gpu t1 t2; used = gpu 1; publish t1 = 0
+    take t0; arrive t1 t2 = -; lend t1 = t1; expire t1; reap; lines = gpu t1 t2; used = gpu 1; drained t1 = 0
     lines = gpu t1 t2; end t0 slots=1 = t1; deliveries t1 = 0
 an early delivery of a drained task is not lost with the copy that is about to go:
-    take t0; arrive t1 = -; borrow t1 = t1; peer: ask t1 = must_park; peer: park t1 = -; lines = -; publish t1 = 1
+    take t0; arrive t1 = -; lend t1 = t1; peer: ask t1 = must_park; peer: park t1 = -; lines = -; drained t1 = 1
     lines = gpu t1; messages = t1#0
 a delivery of an unreported drain runs once:
-    take t0; arrive t1 = -; borrow t1 = t1; peer: park t1; expire t1; end t0 slots=9 = t1; end t1 slots=9 = -
+    take t0; arrive t1 = -; lend t1 = t1; peer: park t1; expire t1; end t0 slots=9 = t1; end t1 slots=9 = -
     peer: look slots=9 = -
+one that could not be published is in its place again:
+    take t0; park t1 t2 t3 t4; lend t1 t2 t3 = t1 t2 t3; drained t1 = 1; not_drained t2 t3; lines = gpu t2 t3 t4
+    end t0 slots=1 = t2; deliveries t2 = 0
 a task that will not run is not lent:
-    take t0; arrive t1 = -; drop gpu; borrow t1 = -
+    take t0; arrive t1 = -; drop gpu; lend t1 = -
 """
 
 DROPPED = """
+of one key, or of all keys of a limit, only the tasks are dropped that need it:
+    arrive a0 a1 a2 on=tenant[a]:1; arrive b0 b1 b2 on=tenant[b]:1; arrive t0 t1 t2 on=api:1; drop tenant/a = 2
+    drop tenan = 0; drop tenant/ = 0; lines = api t1 t2, tenant/b b1 b2; drop tenant = 2; lines = api t1 t2
+one in the line of another limit is dropped, too:
+    take t0 on=tenant[a]:1; arrive both on=tenant[a]:1+api:1 = -; lines = tenant/a both; drop api = 1; lines = -
+a drop survives the loss of the worker that reports it:
+    take t0; park t1; drop gpu = 1; look = t1 expired; expire t1; peer: look = t1 expired
 a later task waits:
     take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
 a full line has room again:
@@ -274,7 +304,7 @@ a line within one call is not reported:
 """
 
 STORIES = stories(
-    SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, RATE_OVERRIDES, HINTS
+    SEVERAL, COSTS, TURNS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, RATE_OVERRIDES, HINTS
 )
 
 
