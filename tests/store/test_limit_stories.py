@@ -278,6 +278,53 @@ a limit without a rate gets one:
     unsay api override; look slots=9 = t3
 """
 
+REASONS = """
+a full limit is why, and the tasks before it:
+    arrive t0 t1 t2 t3 on=api:2; state t3 = parked; why t3 = Limit api is full: 2 of 2 permits are held.
+    why t3 2 = 1 task is before it in the line of api, of queue 'q'.
+    stranger: park later on=api:2; place later = 3; state t0 = held
+    why t0 = It runs, or is about to, on worker aaaaaaaa, and holds 1 permit of api.
+an override is why:
+    say api override 1 until=+60000; arrive t0 t1 on=api:2
+    why t1 = Limit api is full: 1 of 1 permits are held: 1 instead of 2 since TIME until TIME by ana@desk, because: w.
+a pause is why:
+    say tenant/a pause; arrive t on=tenant[a]:1+api:2 = -
+    why t = Limit tenant[a] is paused since TIME by ana@desk, because: w.
+    why t 2 = It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].
+a rate is why:
+    wait 0; arrive t0 t1 on=mail@1/h = t0; why t1 = The rate of limit mail (1/h) allows the next start in 3600.0 s.
+of several limits the one that is full is named:
+    arrive t0 t1 on=tenant[a]:1+api:2 = t0; why t1 = Limit tenant[a] is full: 1 of 1 permits are held.
+    why t1 2 = It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].
+a cost is why:
+    arrive small on=gpu:4; arrive big on=gpu:4 cost=4 = -
+    why big = Limit gpu is full: 1 of 4 permits are held, and it needs 4.
+a queue without a consumer is why:
+    say api pause; stranger: park left on=api:2; park next on=api:2; unsay api pause; pass_over api q2; look slots=0
+    why left = Its queue 'q2' has been passed over: it was offered a start, and no worker with a free slot consumes it.
+    why left 2 = It can start: it waits for a worker with a free slot that consumes queue 'q2'.
+    why next = 1 task is before it, but passed over: no worker with a free slot consumes queue 'q2'.
+    why next 2 = It can start...; look = next
+further back in a line that no worker serves the reason is the same as of the first:
+    arrive held on=one:1; stranger: park first on=one:1; stranger: park second on=one:1; end held
+    why second = 1 task is before it in the line of one, of queue 'q2'.
+    why second 2 = The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'.
+    why first = It can start: it waits for a worker with a free slot that consumes queue 'q2'.
+a lost lease and a deadline are why:
+    park t on=api:1 deadline=60 slots=1; expire t; look slots=0; why t 2 = It was started once before...
+    arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
+    come_due task late; look slots=0; state late = ended without running
+    why late = It waited for longer than its start_deadline: it ends as expired.
+a lost worker is why:
+    arrive t0 on=api:2; expire t0; why t0 2 = Its lease ended LONG s ago, so its worker is lost...
+a second delivery is named:
+    arrive t0 on=api:2; stranger: park t0 on=api:2 attempt=1
+    why t0 0 = Another delivery of the same task id waits for this one to end.
+of other tasks nothing is known:
+    take t; state other = unknown; place other = None
+    why other = No worker has seen it yet, or it has ended: look at its queue...
+"""
+
 HINTS = """
 a raised limit wakes the queue whose turn it is, and then the next:
     take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
@@ -304,7 +351,19 @@ a line within one call is not reported:
 """
 
 STORIES = stories(
-    SEVERAL, COSTS, TURNS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER, RATE_OVERRIDES, HINTS
+    SEVERAL,
+    COSTS,
+    TURNS,
+    RATES,
+    WAITING,
+    SENT_BACK,
+    OVERRIDES,
+    DRAINED,
+    DROPPED,
+    PASSED_OVER,
+    RATE_OVERRIDES,
+    REASONS,
+    HINTS,
 )
 
 
