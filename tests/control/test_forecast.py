@@ -20,17 +20,12 @@ from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
 
 ONE = terms(API).same
 BOTH = terms(API, TENANT)
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 def fill(worker: TermsCaller, count: int) -> None:

@@ -21,8 +21,6 @@ from tests.support.shell import Shell
 from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT, Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 STEERED = "tests.support.apps.steered"
 LIMITED = "tests.support.apps.limited"
 NOBODY: dict[str, Any] = {"count": 0, "tasks": [], "more": 0}

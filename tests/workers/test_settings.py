@@ -359,7 +359,6 @@ def _limits_of(app: Celery) -> dict[str, Limit]:
     return {name: Limit(limit.name, limit.permits) for name, limit in found}
 
 
-@pytest.mark.worker
 def test_worker_logs_options_without_effect(workers: Workers) -> None:
     log = workers.start("tests.support.apps.forgetful").log()
     assert log.count("WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.render has limit=") == 1
