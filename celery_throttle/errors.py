@@ -94,7 +94,8 @@ class LimitExceeded(ThrottleError):
         self.task_name, self.limit, self.parked, self.most = task_name, limit, parked, most
 
     def __str__(self) -> str:
-        return f"{self.task_name} was not published: {self.parked} wait for limit {self.limit!r}, {self.most} may"
+        parked = f"limit {self.limit!r} has {self.parked} parked tasks, max_parked={self.most}"
+        return f"{self.task_name} was not published: {parked}"
 
 
 class NoFencingToken(ThrottleError, AttributeError):

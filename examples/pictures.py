@@ -1,8 +1,12 @@
-"""``python -m examples.pictures FOLDER``: record a run of the demo, its terminal and its page, as animated pictures."""
+"""``python -m examples.pictures FOLDER [MINUTES]``: record a run of the demo, its terminal and its page.
+
+With minutes, also run a shop for so long, which is the width of its charts, and take pictures of its page.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 import tempfile
@@ -19,6 +23,7 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from selenium import webdriver
 
+from celery_throttle.embedded import EmbeddedServer
 from examples.demo.__main__ import perform
 from examples.demo.screen import picture
 from examples.processes import Processes
@@ -37,6 +42,16 @@ TERMINAL, PAGE = (800, 420), (1000, 760)
 EVERY = 0.4  # seconds between two frames
 LAST = 4.0  # seconds for which the last frame stays
 COLOURS = 64
+STILL_COLOURS = 128
+_LIMIT = "name=payments-api"
+#: Path and size of each still.
+STILLS = {
+    "page-overview": ("", (1100, 790)),
+    "page-overview-dark": ("", (1100, 790)),
+    "page-history": (f"limit?{_LIMIT}&most=3", (1100, 1420)),
+    "page-change": (f"limit/change?{_LIMIT}&change=set&permits=8&for=2h", (1100, 650)),
+}
+DARK = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
 SHELL = (
     '<body style="margin:0;padding:8px 14px;background:#292929;color:#c5c8c6">'
     '<pre style="font:14px/1.3 monospace">{code}</pre></body>'
@@ -138,13 +153,36 @@ def _beside(images: list[Image.Image]) -> Image.Image:
     return all_of_them
 
 
+def stills(folder: Path, minutes: float) -> None:
+    """Run the shop, and take the pictures of its page."""
+    with EmbeddedServer() as server, tempfile.TemporaryDirectory(prefix="pictures-") as logs:
+        os.environ["THROTTLE_URL"] = server.url
+        from examples import shop  # noqa: PLC0415 - an app on this server
+
+        with Processes(Path(logs)) as processes:
+            workers = [processes.worker(name, "examples.shop", 16) for name in ("web1", "web2")]
+            site, url = processes.web("page", "examples.shop:page")
+            processes.wait_ready(*workers, site)
+            shop.play(minutes)
+            for name, (path, size) in STILLS.items():
+                with chromium(size) as driver:
+                    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", DARK if name.endswith("dark") else {})
+                    driver.get(f"{url}/{path}")
+                    time.sleep(2)  # until the page has asked for its alarms
+                    still = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+                still = still.quantize(STILL_COLOURS, dither=Image.Dither.NONE)
+                still.save(folder / f"{name}.png", optimize=True)
+
+
 def main() -> int:
-    """Record one run."""
+    """Record one run of each."""
     folder = Path(sys.argv[1])
     recorder = Recorder()
     summary = perform(TASKS, recorder)
     save(drawn(recorder.terminal, TERMINAL), folder / "demo.gif")
     save(recorder.page, folder / "page.gif")
+    if sys.argv[2:]:
+        stills(folder, float(sys.argv[2]))
     return 0 if summary.ok else 1
 
 

@@ -135,6 +135,13 @@ def shell(server: EmbeddedServer, redis: object, tmp_path: Path, nursery: Nurser
     return Shell(server.url, tmp_path, nursery)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests with real workers: ``pytest -m "not worker"`` leaves them out."""
+    for item in items:
+        if {"workers", "nursery"} <= set(getattr(item, "fixturenames", ())):
+            item.add_marker("worker")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Leave lasting objects out of every later collection: some tests collect when they end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.findings import Finding
-from celery_throttle.core.limits import described
+from celery_throttle.core.declaration import described
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import shortened
 from celery_throttle.settings import settings_of
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.lines import Look
     from celery_throttle.control.reader import Reader
-    from celery_throttle.core.limits import Limit
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["declared_otherwise", "differing_declarations"]
@@ -58,17 +57,10 @@ def _differing(status: LimitStatus, versions: dict[str, list[str]]) -> Finding:
         "declared",
         True,
         f"Workers declare limit {status.name} differently: {', '.join(parts)}.",
-        f"The declaration of the worker that started last holds for all: {_declared_in_store(status)}.",
+        f"The declaration of the worker that started last holds for all: {status.declaration}.",
         ("restart the workers that have the older code",),
         status.name,
     )
-
-
-def _declared_in_store(status: LimitStatus) -> str:
-    """Return the declaration of the worker that started last, as text for people."""
-    parts = [] if status.permits is None else [str(status.permits)]
-    parts += [f"{each.rate} (burst {each.burst})" for each in status.rates]
-    return ", ".join(parts + ([] if status.max_parked is None else [f"max_parked={status.max_parked}"]))
 
 
 def declared_otherwise(
@@ -87,17 +79,9 @@ def declared_otherwise(
     mine = (each for each in known if each.key is None and each.name in ours) if known is not None else None
     for stands in reader.stand(list(ours)) if mine is None else mine:
         limit = ours[stands.name]
-        if stands.declared and _of_code(limit) != _of_store(stands):
+        if stands.declared and limit.declaration != stands.declaration:
             sentence = (
-                f"Limit {limit.name} is {described(limit.declared)} in this code, and {_declared_in_store(stands)} in "
+                f"Limit {limit.name} is {limit.declaration} in this code, and {stands.declaration} in "
                 f"that of the worker that started last: restart the workers that have the older one"
             )
             yield limit.name, sentence
-
-
-def _of_code(limit: Limit) -> tuple[object, ...]:
-    return limit.permits, [(str(rate), burst) for rate, burst in limit.rates], limit.max_parked
-
-
-def _of_store(stands: LimitStatus) -> tuple[object, ...]:
-    return stands.permits, [(each.rate, each.burst) for each in stands.rates], stands.max_parked

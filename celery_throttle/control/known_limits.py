@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -12,6 +11,7 @@ from celery.result import AsyncResult
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.control.reader import AT_ONCE, Reader, readers
 from celery_throttle.core.buckets import OPEN, Bucket
+from celery_throttle.core.checks import closest
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
@@ -150,8 +150,8 @@ def _unknown_limit(name: str, known: set[str], *, is_task: bool) -> Configuratio
     """Return the error for an unknown limit, with the likeliest name."""
     limits = sorted(each for each in known if Bucket.parse(each).key is None)
     bare, split, key = name.removesuffix("]").partition("[")
-    close = get_close_matches(name, limits, n=1)
-    meant, shell = f", did you mean {close[0]!r}?" if close else ":", ""
+    close = closest(name, limits)
+    meant, shell = f", did you mean {close!r}?" if close else ":", ""
     if split and bare in limits:  # the text of a `Bucket`
         meant = f": write limit({bare!r}, key={key!r})."
         shell = f": write `{{command}} {shlex.quote(f'{bare}[{key}]')}`, without --key."

@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.limit_keys import LimitKeys, Order, busy, check_look, count, longest_line
+from celery_throttle.control.limit_keys import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.checks import one_of, whole
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import with_fixes
@@ -143,11 +144,7 @@ class LimitControl:
 
         if after is None:
             return forecast(self._reader, self._bucket, self._read("forecast", permits, rate, burst))
-        if after not in get_args(Ending):
-            raise ConfigurationError(
-                f"Limit {self._bucket}: forecast: after must be one of {', '.join(map(repr, get_args(Ending)))}, got "
-                f"{after!r}: write forecast(after='resume')"
-            )
+        one_of(f"Limit {self._bucket}: forecast: after", after, get_args(Ending))
         if (permits, rate, burst) != (None, None, None):
             raise ConfigurationError(
                 f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
@@ -291,7 +288,7 @@ class LimitControl:
                 ``"name"``.
             skip: how many keys to leave out at the beginning of that order.
         """
-        count("most", most)
+        whole("most", most, usual=100)
         check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
@@ -307,17 +304,17 @@ class LimitControl:
     @_with_fixes
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return the holders of its permits, from the store's first 20 000; without a key, those of all keys."""
-        return self._reader.holders(self._bucket, count("most", most))
+        return self._reader.holders(self._bucket, whole("most", most, usual=100))
 
     @_with_fixes
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return the parked tasks in its line, the oldest first; without a key, in the lines of all keys."""
-        return self._reader.parked(self._bucket, count("most", most))
+        return self._reader.parked(self._bucket, whole("most", most, usual=100))
 
     @_with_fixes
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
-        return self._reader.audit(self._bucket, count("most", most))
+        return self._reader.audit(self._bucket, whole("most", most, usual=100))
 
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)

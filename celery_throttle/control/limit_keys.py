@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from celery_throttle.core.checks import one_of, whole
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["LimitKeys", "Order", "busy", "check_look", "count", "longest_line"]
+__all__ = ["LimitKeys", "Order", "busy", "check_look", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
@@ -49,22 +50,5 @@ def check_look(find: object, sort: object, skip: object) -> None:
     """
     if not isinstance(find, str):
         raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
-    if sort not in get_args(Order):
-        raise ConfigurationError(f"sort must be one of {', '.join(get_args(Order))}, got {sort!r}: write sort='name'")
-    if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:
-        raise ConfigurationError(f"skip must be a whole number of 0 or more, got {skip!r}: write skip=100")
-
-
-def count(option: str, value: int) -> int:
-    """Return the checked number of rows.
-
-    Raises:
-        ConfigurationError: the value is no whole number of 1 or more.
-    """
-    if not _is_whole(value):
-        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
-    return value
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    one_of("sort", sort, get_args(Order))
+    whole("skip", skip, 0, usual=100)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.limits import MOST_PERMITS, Limit
+from celery_throttle.core.checks import seconds, whole
+from celery_throttle.core.limits import Limit
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.limit_status import RateStatus, rates_text
@@ -18,15 +19,13 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.buckets import Bucket
 
-__all__ = ["LONGEST", "Override", "Until", "moment_of", "read_override", "until_text"]
+__all__ = ["Override", "Until", "moment_of", "read_override", "until_text"]
 
 Until = datetime | timedelta | float | None
 
-#: A century, in seconds.
-LONGEST = 3.2e9
 _LATEST_YEAR = 2200
-#: Numbers from this one on are Unix times; as seconds from now they would be 31 years.
-_UNIX_TIME = 1e9
+#: Numbers in this range are Unix times: as seconds from now they would be 31 years or more.
+_UNIX_TIMES = 1e9, 7e9
 
 
 @dataclass(frozen=True)
@@ -84,16 +83,11 @@ def read_override(
     if permits is None and rate is None:
         fix = f"write {method}(rate='50/m', burst={burst!r})" if burst is not None else _both(method)
         raise ConfigurationError(f"Limit {bucket}: {method} needs a number of permits or a rate: {fix}")
-    if permits is not None and not _is_permits(permits):
-        raise ConfigurationError(
-            f"Limit {bucket}: {method} must be a whole number of 1 or more, {MOST_PERMITS} at the most, got "
-            f"{permits!r}: {_instead(method, permits)}"
-        )
     if rate is None and burst is not None:
         raise ConfigurationError(
             f"Limit {bucket}: burst needs a rate beside it: write {method}({permits!r}, rate='50/m', burst={burst!r})"
         )
-    number = permits if isinstance(permits, int) else None
+    number = None if permits is None else whole(f"Limit {bucket}: permits", permits, fix=_instead(method, permits))
     return Override(number, () if rate is None else _rates(bucket, rate, burst, declared))
 
 
@@ -111,16 +105,10 @@ def _rates(
     return tuple(RateStatus(str(each), several) for each, several in checked)
 
 
-def _is_permits(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
-
-
 def _instead(method: str, permits: object) -> str:
     if permits == 0:
-        return "use pause() to let none start"
-    if isinstance(permits, str) and "/" in permits:
-        return f"write {method}(rate={permits!r})"
-    return f"write {method}(5)"
+        return "pause() to let none start"
+    return f"{method}(rate={permits!r})" if isinstance(permits, str) and "/" in permits else f"{method}(5)"
 
 
 def _both(method: str) -> str:
@@ -129,7 +117,7 @@ def _both(method: str) -> str:
 
 def moment_of(until: Any) -> Any:
     """Return a Unix time, such as ``time.time() + 60``, as a datetime, and other values unchanged."""
-    is_time = isinstance(until, int | float) and not isinstance(until, bool) and _UNIX_TIME <= until < LONGEST
+    is_time = isinstance(until, int | float) and _UNIX_TIMES[0] <= until < _UNIX_TIMES[1]
     return datetime.fromtimestamp(until, timezone.utc) if is_time else until
 
 
@@ -141,14 +129,8 @@ def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
     """
     if until is None:
         return "0"
-    if isinstance(until, datetime):
+    if isinstance(until, datetime) and until.year <= _LATEST_YEAR:
         aware = until if until.tzinfo else until.replace(tzinfo=zone)
-        if aware.year <= _LATEST_YEAR:
-            return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
-    seconds = until.total_seconds() if isinstance(until, timedelta) else until
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
-        raise ConfigurationError(
-            f"Limit {bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
-            f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
-        )
-    return f"+{max(round(seconds * 1000), 1)}"
+        return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
+    fix = f"until=3600, or a datetime up to the year {_LATEST_YEAR}"
+    return f"+{seconds(f'Limit {bucket}: until', until, 0.001, fix=fix) * 1000:.0f}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu.exceptions import InconsistencyError
 from kombu.transport import virtual
 
+from celery_throttle.core.checks import closest
 from celery_throttle.core.wording import shortened
 
 if TYPE_CHECKING:
@@ -227,10 +227,10 @@ def parked_in(readers: Iterable[Reader]) -> set[str]:
 
 
 def no_such_queue(name: str, known: Iterable[str], *, workers_answered: bool) -> str:
-    """Return the error for an unknown queue, with the likeliest names."""
+    """Return the error for an unknown queue, with the likeliest name."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=3)
-    meant = f", did you mean {' or '.join(map(repr, close))}?" if close else "."
+    close = closest(name, names)
+    meant = f", did you mean {close!r}?" if close else "."
     listed = shortened(names, _MOST_NAMED) if names else "none"
     workers = "any worker that answers" if workers_answered else "parked tasks (no worker answered)"
     return (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.panel import STEERS, WORDS, signature
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.checks import seconds
 from celery_throttle.core.durations import read_duration
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
@@ -84,12 +83,10 @@ def _read_words(words: list[str], names: set[str]) -> dict[Any, str]:
 
 
 def _seconds(lasts: object) -> Any:
-    """Return a duration for `LimitControl`, which checks values other than text and numbers."""
-    if not isinstance(lasts, str):
-        if isinstance(lasts, int | float) and not isinstance(lasts, bool) and 0 < lasts < LONGEST:
-            return timedelta(seconds=lasts)
-        return lasts
-    return read_duration(lasts, "for=")
+    """Return a duration from text, seconds or None."""
+    if isinstance(lasts, str):
+        return read_duration(lasts, "for=")
+    return None if lasts is None else seconds("for", lasts, 0.001, usual=3600)
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:

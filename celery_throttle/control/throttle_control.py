@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery_throttle.clients import signed
 from celery_throttle.control.known_limits import KnownLimits, changes_of, holders_of, parked_of, queue_names, task_id_of
 from celery_throttle.control.limit_control import MOST, LimitControl
-from celery_throttle.control.limit_keys import count
-from celery_throttle.control.overrides import LONGEST
 from celery_throttle.control.reader import Reader
+from celery_throttle.core.checks import seconds, whole
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
@@ -112,7 +111,7 @@ class ThrottleControl:
             most: the most rows, limits before keys.
             last_hour: with the starts of the last hour of each limit, and their waits.
         """
-        read = [(reader, reader.status(count("most", most), most=most)) for reader in self._known.readers()]
+        read = [(reader, reader.status(whole("most", most, usual=100), most=most)) for reader in self._known.readers()]
         found = [each for reader, rows in read for each in (reader.with_last_hour(rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))
@@ -127,7 +126,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
-        return tuple(self._each(lambda reader: reader.holders(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.holders(None, whole("most", most, usual=100))))[:most]
 
     @with_fixes(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
@@ -139,7 +138,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return parked_of(self.limits(limit), most)
-        return tuple(self._each(lambda reader: reader.parked(None, count("most", most))))[:most]
+        return tuple(self._each(lambda reader: reader.parked(None, whole("most", most, usual=100))))[:most]
 
     @with_fixes()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
@@ -153,7 +152,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
-        found = list(self._each(lambda reader: reader.audit(None, count("most", most))))
+        found = list(self._each(lambda reader: reader.audit(None, whole("most", most, usual=100))))
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
     @with_fixes()
@@ -183,13 +182,11 @@ class ThrottleControl:
         Raises:
             ConfigurationError: patience is no number of seconds.
         """
-        seconds: Any = patience.total_seconds() if isinstance(patience, timedelta) else patience
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < LONGEST:
-            raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
+        patience = seconds("patience", patience, usual=600)
         from celery_throttle.control.findings import Commands  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.report import report  # noqa: PLC0415 - most commands do without
 
-        return report(self._app, Commands(command), timedelta(seconds=seconds))
+        return report(self._app, Commands(command), timedelta(seconds=patience))
 
     @with_fixes()
     def metrics(self, *, queues: Iterable[str] = ()) -> str:
@@ -307,7 +304,7 @@ class ThrottleControl:
         Args:
             most: the most rows; if there are more locks, a random part of them is returned.
         """
-        found = list(self._each(lambda reader: reader.locks(count("most", most))))
+        found = list(self._each(lambda reader: reader.locks(whole("most", most, usual=100))))
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
     @with_fixes()
@@ -333,7 +330,7 @@ class ThrottleControl:
         Args:
             most: the most rows, up to 1000.
         """
-        found = self._each(lambda reader: reader.set_aside(count("most", most)))
+        found = self._each(lambda reader: reader.set_aside(whole("most", most, usual=100)))
         return tuple(found)[:most]
 
     def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:

@@ -61,7 +61,9 @@ def whole(what: str, value: object, least: int = 1, most: int = MOST, usual: int
     return value
 
 
-def seconds(what: str, value: object, least: float = 0.0, most: float = TEN_YEARS, usual: float = 30) -> float:
+def seconds(
+    what: str, value: object, least: float = 0.0, most: float = TEN_YEARS, usual: float = 30, fix: str = ""
+) -> float:
     """Return seconds or a timedelta as seconds, see `whole`.
 
     Raises:
@@ -70,7 +72,7 @@ def seconds(what: str, value: object, least: float = 0.0, most: float = TEN_YEAR
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not least <= number <= most:
         many = f"{plain(least)} or more" if most == math.inf else f"from {plain(least)} to {plain(most)}"
-        raise _wrong(what, f"seconds or a timedelta, {many}", value, usual)
+        raise _wrong(what, f"seconds or a timedelta, {many}", value, usual, fix)
     return float(number)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from celery_throttle.core.checks import TEN_YEARS
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["duration", "read_duration"]
@@ -12,10 +13,6 @@ __all__ = ["duration", "read_duration"]
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _PART = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
-
-
-#: A longer duration is refused: it means "without an end".
-_LONGEST = timedelta(days=36_500)
 
 
 def read_duration(text: str, option: str = "") -> timedelta:
@@ -26,13 +23,13 @@ def read_duration(text: str, option: str = "") -> timedelta:
         option: the option that it belongs to, for the message: ``"for="``.
 
     Raises:
-        ConfigurationError: the text is no duration, or longer than a century.
+        ConfigurationError: the text is no duration, or longer than ten years.
     """
     length = duration(text)
     if length is None:
         raise ConfigurationError(f"{option}{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
-    if length > _LONGEST:
-        raise ConfigurationError(f"{option}{text!r} is longer than a century: leave it out for a change without an end")
+    if length.total_seconds() > TEN_YEARS:
+        raise ConfigurationError(f"{option}{text!r} is longer than ten years: leave it out for a change without an end")
     return length
 
 

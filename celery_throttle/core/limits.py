@@ -9,21 +9,19 @@ from math import lcm
 from typing import Any
 
 from celery_throttle.core.buckets import OPEN, Bucket
-from celery_throttle.core.checks import MOST, group_name, plain, text, whole
-from celery_throttle.core.declaration import Declaration, described
+from celery_throttle.core.checks import group_name, plain, text, whole
+from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.sites import WORKER, check_kind
 from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import constructor_with_fixes
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described"]
+__all__ = ["MOST_STEP", "Limit", "Part"]
 
 #: Selects a part of the arguments: a name or dotted path, or a function of all arguments.
 Part = str | Callable[..., Any]
 
-#: The highest number of permits, and of parked tasks.
-MOST_PERMITS = MOST
 _MOST_BURST = 10**6
 #: Our own words that belong elsewhere, each with its fix.
 _ELSEWHERE = dict.fromkeys(

@@ -302,7 +302,7 @@ class Outside:
             self._waiting[asking.arrival.task] = asking
         elif answer == Answer.CROWDED:
             limits = limits_text(asking.arrival.needs)
-            fail(asking.permit, NotAcquired(f"as many wait for limit {limits!r} as may (max_parked)"))
+            fail(asking.permit, NotAcquired(f"limit {limits!r} has as many parked tasks as max_parked allows"))
         elif asking.waits:
             self._next.lining.append(asking)
         else:

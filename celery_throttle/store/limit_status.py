@@ -102,6 +102,7 @@ class LimitStatus:
         permits: the declared permits; None: any number (a rate alone), or the limit is not declared in this store.
         rates: the declared rates.
         max_parked: the most tasks that may be parked, None: any number.
+        fair: whether parked tasks take turns.
         declared: whether a worker has declared the limit in this store.
         in_force: the permits in force now, after overrides and ``disable``; None: any number.
         override: the override of the permits, if any.
@@ -140,6 +141,7 @@ class LimitStatus:
     keys: int = 0
     held_of_keys: int = 0
     parked_of_keys: int = 0
+    fair: bool = False
 
     def __str__(self) -> str:
         return ", ".join(self._facts())
@@ -147,9 +149,9 @@ class LimitStatus:
     def _facts(self) -> Iterator[str]:
         yield f"{self.bucket} {self.held}" + (f"/{self.permits}" if self.permits is not None else "")
         if self.parked:
-            yield f"{self.parked} wait" + (f" ({self.max_parked} may)" if self.max_parked else "")
+            yield f"{self.parked} parked" + (f" (at most {self.max_parked})" if self.max_parked else "")
         if self.keys:
-            yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} wait"
+            yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} parked"
         yield from (f"rate {rate}" for rate in self.rates)
         yield from (state.text for state in self.states if state.kind != "full")
 
@@ -186,6 +188,12 @@ class LimitStatus:
             instead = f" instead of {rates_text(self.rates)}" if self.rates else ""
             return f"rate override {rates_text(change.rates)}{instead}"
         return kind.replace("-", " ")
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the worker that started last."""
+        rates = tuple((Rate.parse(each.rate), each.burst) for each in self.rates)
+        return Declaration(self.permits, rates, self.max_parked, self.fair)
 
     @property
     def bucket(self) -> Bucket:
@@ -302,6 +310,7 @@ def _status(
         keys=keys,
         held_of_keys=held_of_keys,
         parked_of_keys=parked_of_keys,
+        fair=code.fair,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_throttle.core.limits import described
+from celery_throttle.core.declaration import described
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.reading import UNREADABLE, text, when
 

@@ -1,4 +1,4 @@
-"""Refuse a call whose limit has as many parked tasks as may wait (``max_parked``); the worker checks it again."""
+"""Refuse a call whose limit has ``max_parked`` parked tasks; the worker checks it again."""
 
 from __future__ import annotations
 

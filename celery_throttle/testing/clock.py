@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from celery_throttle.clients import store_client
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.core.checks import seconds
 from celery_throttle.store.scripts import Call, Script
 from celery_throttle.tasks.registry import groups_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import timedelta
 
     from celery_throttle.core.keys import Keys
 
@@ -59,14 +59,12 @@ def advance(app: Any, by: float | timedelta, lost: Iterable[str]) -> None:
         ConfigurationError: ``by`` is no time, or is negative.
         StoreUnavailable: the store does not answer.
     """
-    seconds: Any = by.total_seconds() if isinstance(by, timedelta) else by
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigurationError(f"advance: seconds or a timedelta, 0 or more, are wanted, got {by!r}: write 3600")
+    moved = round(seconds("advance: by", by, usual=3600) * 1000) * 1000
     names = ("leases", "records", "due", "ends", "workers", f"meta{_CLOCK}")
     for group in groups_of(app):
         client = store_client(app, group)
         gone = [each.rpartition("/")[2] for each in lost]
-        client.ask(_call("advance", client.store.keys, names, round(seconds * 1000) * 1000, *gone))
+        client.ask(_call("advance", client.store.keys, names, moved, *gone))
         list(client.reap())
 
 

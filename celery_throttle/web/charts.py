@@ -86,8 +86,8 @@ def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
     numbers: dict[str, tuple[Callable[[Period], float | None], Callable[[float], str]]] = {
         "Started": (lambda each: each.started, _count),
         "Wait, 95 % within": (lambda each: each.wait(0.95), span),
-        "Permits in use, at most": (lambda each: each.held_most, _count),
-        "Waiting, at most": (lambda each: each.parked_most, _count),
+        "Held at once": (lambda each: each.held_most, _count),
+        "Parked at once": (lambda each: each.parked_most, _count),
         "Failed": (lambda each: each.failed, _count),
     }
     marks = tuple(_marks(history, changes))

@@ -105,7 +105,6 @@ def suite(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.worker
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [IN_PROCESS, A_PROCESS], ids=["in-process", "a process"])
 def test_differences_are_found_and_nothing_else(
@@ -122,7 +121,6 @@ def test_differences_are_found_and_nothing_else(
     assert "1 tests differ, 1 of them not listed; 0 listed ones do not; 0 did so once; 0 runs were none" in said
 
 
-@pytest.mark.worker
 def test_nothing_is_left_after_ctrl_c(suite: Path, tmp_path: Path) -> None:
     """Neither servers nor workers nor files."""
     temporary = tmp_path / "tmp"

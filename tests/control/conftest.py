@@ -11,7 +11,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.control import causes, checks
+from celery_throttle.control import capacity, causes, checks
 from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.hours import store_counts  # noqa: F401 - a fixture
@@ -59,7 +59,10 @@ def run(app: Any) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue ``q``."""
+def workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue ``q``, took their tasks in a moment, and did not report their free slots."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
+    if request.node.get_closest_marker("worker") is None:
+        monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(capacity, "free_slots", lambda _: None)

@@ -157,7 +157,7 @@ def test_invalid_arguments_are_refused(run: Run, args: list[str], code: int, sai
 
 
 def test_no_number_of_rows(app: Any) -> None:
-    with pytest.raises(ConfigurationError, match="most must be a whole number of 1 or more, got 0"):
+    with pytest.raises(ConfigurationError, match="most must be a whole number from 1 to 999999999, got 0"):
         ThrottleControl(app).audit(most=0)
 
 

@@ -170,6 +170,7 @@ def test_options_of_tasks_that_do_nothing(app: Any, run: Run) -> None:
         (Limit("api", 3), "2 in this code, and 3 in that of the worker that started last"),
         (Limit("api", 2, max_parked=9), "2 in this code, and 2, max_parked=9 in that"),
         (Limit("api", 2, rate="10/s", burst=3), "2 in this code, and 2, 10/s (burst 3) in that"),
+        (Limit("api", 2, fair_by="tenant"), "2 in this code, and 2, with turns in that"),
         (Limit("other", 9), None),
     ],
 )

@@ -20,17 +20,12 @@ from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
 
 ONE = terms(API).same
 BOTH = terms(API, TENANT)
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 def fill(worker: TermsCaller, count: int) -> None:
@@ -239,7 +234,7 @@ def test_forecast_with_unreadable_records(app: Any, worker: TermsCaller, redis: 
 
 @pytest.mark.parametrize("permits", [0, -1, 10**9, True, "5"])
 def test_no_number(app: Any, permits: Any) -> None:
-    with pytest.raises(ConfigurationError, match="Limit api: forecast must be a whole number of 1 or more"):
+    with pytest.raises(ConfigurationError, match="Limit api: permits must be a whole number from 1"):
         said(app, permits)
 
 

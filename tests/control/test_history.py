@@ -58,8 +58,8 @@ def test_the_last_hour(run: Callable[..., Ended], count: Callable[..., None], wo
         "wait, 50% within": ["0.0 s", "0.0 s"],
         "wait, 95% within": ["1.3 s", "1.3 s"],
         "run time, on average": ["1.5 s", "1.5 s"],
-        "held, at most": ["2"],
-        "waiting, at most": ["3"],
+        "held at once": ["2"],
+        "parked at once": ["3"],
     }
     assert {len(cells[0]) for cells in rows.values()} == {60}
     assert rows["started"][0] in ("\u00b7" * 59 + "\u2588", "\u00b7" * 58 + "\u2588\u00b7")

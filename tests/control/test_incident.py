@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
-from celery_throttle.control import causes, checks
+from celery_throttle.control import checks
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.report import diagnose
@@ -22,14 +22,9 @@ from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
 from tests.support.shell import Ended
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue ``q``."""
-    monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
 
 
 def test_an_incident_is_built_quickly(redis: Redis) -> None:

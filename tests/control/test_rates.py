@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import capacity
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.signals import limit_changed
 from celery_throttle.store.limit_status import RateStatus
@@ -18,17 +17,12 @@ from tests.store.caller import started
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
 
 MAIL = Limit("mail", rate="60/h", burst=2)
 BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 @pytest.fixture

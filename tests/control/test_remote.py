@@ -21,8 +21,6 @@ from tests.support.shell import Shell
 from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT, Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 STEERED = "tests.support.apps.steered"
 LIMITED = "tests.support.apps.limited"
 NOBODY: dict[str, Any] = {"count": 0, "tasks": [], "more": 0}
@@ -238,13 +236,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("throttle_pause", {"limit": 7}, "throttle_pause wants LIMIT [KEY] [for=2h] [why=...] [by=...], got 7"),
     ("throttle_pause", {"limit": "api", "word1": "wyh=x"}, "throttle_pause wants LIMIT [KEY] [for=2h] "),
     ("throttle_pause", {"limit": "api", "for": "soon"}, "for='soon' is no duration: write 90s, 10m, "),
-    ("throttle_pause", {"limit": "api", "for": -1}, "Limit api: until must be a datetime, or seconds "),
+    ("throttle_pause", {"limit": "api", "for": -1}, "for must be seconds or a timedelta, from 0.001 "),
     ("throttle_pause", {"limit": "api", "why": "x" * 501}, "Limit api: why must be text of 500 characters "),
     ("throttle_resume", {"limit": "api", "for": 60}, "throttle_resume wants LIMIT [KEY] [why=...] [by=...], got "),
     ("throttle_override", {"limit": "api"}, "Limit api: override needs a number of permits or a rate: "),
-    ("throttle_override", {"limit": "api", "permits": "0"}, "Limit api: override must be a whole number of 1 or "),
+    ("throttle_override", {"limit": "api", "permits": "0"}, "Limit api: permits must be a whole number from 1 "),
     ("throttle_override", {"limit": "api", "permits": "many"}, "Limit 'api' has no keys: leave key= out, "),
-    ("throttle_override", {"limit": "api", "permits": "10/s"}, "Limit api: override must be a whole number of 1 "),
+    ("throttle_override", {"limit": "api", "permits": "10/s"}, "Limit api: permits must be a whole number from 1 "),
     ("throttle_override", {"limit": "api", "permits": "rate=10"}, "Limit api: A rate is text such as '100/m', "),
 ]
 

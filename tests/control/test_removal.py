@@ -162,7 +162,6 @@ def test_removal_names_the_singletons_that_it_affects(app: Any, run: Run, redis:
     assert not ours(redis)
 
 
-@pytest.mark.worker
 def test_connected_workers_keep_it(workers: Workers) -> None:
     worker = workers.start(concurrency=1)
     app = workers.app().app
@@ -177,7 +176,6 @@ def test_connected_workers_keep_it(workers: Workers) -> None:
     assert throttle.remove_data(dry_run=True).keys == 0
 
 
-@pytest.mark.worker
 def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
     """To them the store has lost its data: running tasks are put back, and new ones are limited."""
     app = workers.start_app(GROUPS, concurrency=4)

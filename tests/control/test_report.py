@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import causes, checks, lines
+from celery_throttle.control import checks, lines
 from celery_throttle.control.checks import CHECKS
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
@@ -29,18 +29,12 @@ from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended, Shell
 from tests.support.workers import ROOT, Workers
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
 
 HOUR = 3600.0
 ONE = terms(API).same
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests, and took their tasks in a moment."""
-    monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    if "worker" not in request.keywords:
-        monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
 
 
 def held_since(redis: Redis, task: str, ago: float) -> None:
@@ -384,7 +378,6 @@ def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeyp
     assert "no-worker" not in [each.kind for each in verdict.alarms]
 
 
-@pytest.mark.worker
 def test_workers_are_asked(app: Any, workers: Workers, redis: Redis) -> None:
     workers.start(queues="consumed")
     caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")

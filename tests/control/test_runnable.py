@@ -423,7 +423,6 @@ def test_a_queue_of_parked_tasks_alone(app: Any, worker: TermsCaller) -> None:
     assert counts(app, "video") == (0, 0, 0, 0)
 
 
-@pytest.mark.worker
 def test_a_queue_of_a_worker_alone(workers: Workers) -> None:
     workers.start(queues="video")
     app = workers.app().app

@@ -25,18 +25,12 @@ from tests.support.incident import incident
 from tests.support.shell import Ended
 from tests.support.workers import Workers
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 Run = Callable[..., Ended]
 
 ONE = terms(API).same
 METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-hold": "release_hold"}
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests, and did not answer how many free slots they have."""
-    if "worker" not in request.keywords:
-        monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-        monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 def after(app: Any, change: str, limit: str = "api", key: str | None = None) -> Forecast:
@@ -297,7 +291,6 @@ def test_incident_with_many_keys_is_bound_by_slots(
     ]
 
 
-@pytest.mark.worker
 def test_workers_are_asked_for_their_slots(app: Any, workers: Workers) -> None:
     assert free_slots(app) is None
     workers.start(queues="one,two", concurrency=3)

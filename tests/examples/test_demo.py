@@ -11,8 +11,6 @@ from examples.demo.journal import Run
 from examples.demo.summary import MOST_OUT_OF_TURN, summarize
 from tests.examples.commands import Command
 
-pytestmark = pytest.mark.worker
-
 SMALLER = ("--tasks", "40")
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.examples.commands import Command
-
-pytestmark = pytest.mark.worker
 
 
 def test_all_stock_is_sold_once_before_any_refusal(tmp_path: Path) -> None:

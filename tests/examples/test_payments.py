@@ -5,11 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.examples.commands import Command
-
-pytestmark = pytest.mark.worker
 
 
 def test_every_order_is_charged_once(tmp_path: Path) -> None:

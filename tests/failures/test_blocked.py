@@ -14,8 +14,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 BLOCKING = "tests.support.apps.blocking"
 #: The blocker of each pool: a greenlet that computes, and C that keeps the GIL.
 BLOCKED = [("gevent", "python"), ("threads", "c"), ("solo", "c")]

@@ -27,7 +27,6 @@ from tests.support.workers import BASIC, Workers, alive
 LIMITED = "tests.support.apps.limited"
 
 pytestmark = [
-    pytest.mark.worker,
     pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True),
 ]
 

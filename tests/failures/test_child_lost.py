@@ -11,8 +11,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 
 @pytest.fixture
 def started(workers: Workers) -> Worker:

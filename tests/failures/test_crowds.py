@@ -79,7 +79,6 @@ def connections(redis: Redis) -> int:
     return int(clients["connected_clients"])
 
 
-@pytest.mark.worker
 def test_more_tasks_than_may_be_parked_stay_at_the_broker(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(SEAMS, concurrency=2)
@@ -96,7 +95,6 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(workers: Workers, jour
     journal.wait_finished(5, timeout=AT_ONCE)
 
 
-@pytest.mark.worker
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])
 def test_worker_without_store_leaves_a_long_queue_alone(
     store: EmbeddedServer, workers: Workers, conf: dict[str, int]
@@ -112,7 +110,6 @@ def test_worker_without_store_leaves_a_long_queue_alone(
     always(lambda: len(unacknowledged(workers)) == 1004 and queued(workers) == 196, seconds=0.5)
 
 
-@pytest.mark.worker
 @pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 6), reason="a setting of Celery 5.6")
 @pytest.mark.parametrize("why", ["max_parked", "store away"])
 def test_held_tasks_without_prefetching_block_no_slot(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Workers
-
-pytestmark = pytest.mark.worker
 
 
 def test_user_without_rights_on_the_channel(

@@ -16,8 +16,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 LIMITED = "tests.support.apps.limited"
 
 

@@ -14,8 +14,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 ONCE = "tests.support.apps.once"
 
 

@@ -16,8 +16,6 @@ from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 COUNT = 4
 
 

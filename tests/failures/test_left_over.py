@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from celery import group
 from celery.result import AsyncResult
 from redis import Redis
@@ -20,8 +19,6 @@ from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-
-pytestmark = pytest.mark.worker
 
 
 def _group(signatures: Iterable[Any]) -> list[AsyncResult[Any]]:

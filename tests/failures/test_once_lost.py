@@ -18,8 +18,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 ONCE = "tests.support.apps.once"
 ROOT = Path(__file__).resolve().parents[2]
 

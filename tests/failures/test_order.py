@@ -15,8 +15,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 MOST_LATE = 8
 #: Messages that no worker has read: a stalled worker has not read its deliveries, and a task has no place before.
 MOST_UNREAD = 4

@@ -15,8 +15,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 OLDER = {"OLDER_RELEASE": "1"}
 
 

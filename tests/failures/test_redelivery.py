@@ -24,8 +24,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_second_delivery_is_dropped_when_the_first_succeeds(

@@ -15,8 +15,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])

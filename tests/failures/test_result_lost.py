@@ -14,8 +14,6 @@ from tests.support.journal import Journal
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 ONCE = "tests.support.apps.once"
 NAMES = ["hold_remembered_early", "hold_remembered"]
 

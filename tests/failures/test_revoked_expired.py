@@ -21,8 +21,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 
 @pytest.fixture
 def app(workers: Workers, journal: Journal) -> Any:

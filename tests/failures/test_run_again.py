@@ -12,7 +12,6 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 pytestmark = [
-    pytest.mark.worker,
     pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 7), reason="Celery does this from 5.7 on"),
 ]
 

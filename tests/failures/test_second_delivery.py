@@ -27,8 +27,6 @@ from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 #: A worker reports that it stops a moment before it does, and no state shows that; a reply may take a second.
 CLOSED_AFTER = 0.4
 #: A task that is put off comes again after 0.5, 1, 2 ... seconds.

@@ -22,8 +22,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 CUSTOM = "tests.support.apps.custom"
 
 

@@ -13,8 +13,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 RUNNING = 8
 PAIR = "tests.support.apps.doors.pair"
 #: A third of this lease is how long a worker waits for the store when it stops. Ten seconds beside it are for Celery's

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from celery_throttle import ThrottleControl
 from tests.failures.test_once_lost import ONCE, started
 from tests.failures.tools import AT_ONCE, WITHIN_LEASE
 from tests.support.journal import Journal
 from tests.support.waiting import until
 from tests.support.workers import Workers
-
-pytestmark = pytest.mark.worker
 
 
 def test_frozen_worker_is_an_alarm(workers: Workers, journal: Journal) -> None:

@@ -10,8 +10,6 @@ from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 MEGABYTE = 1 << 20
 
 

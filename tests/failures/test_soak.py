@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import uuid
 
-import pytest
 from redis import Redis
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, queued, unacknowledged
@@ -13,8 +12,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import BASIC, Workers
-
-pytestmark = pytest.mark.worker
 
 #: Numbers that the store counts up, and the keys that it may have for each live worker.
 COUNTERS = 3

@@ -12,7 +12,6 @@ from tests.support.waiting import always, until
 from tests.support.workers import Workers
 
 pytestmark = [
-    pytest.mark.worker,
     pytest.mark.usefixtures("store"),
     pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True),
 ]

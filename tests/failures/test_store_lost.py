@@ -31,8 +31,6 @@ from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import BASIC, Workers
 
-pytestmark = pytest.mark.worker
-
 EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
 

@@ -11,8 +11,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 GARBAGE = ["", "garbage", '["P",{}]', '{"version":9000,"state":"parked"}', "null"]
 
 

@@ -17,8 +17,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 
 @pytest.fixture(autouse=True)
 def only_hints(workers: Workers) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from celery_throttle.core.keys import Keys
 from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
@@ -24,8 +22,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-
-pytestmark = pytest.mark.worker
 
 
 def test_direct_and_resumed_early_and_late_acknowledgement(

@@ -14,8 +14,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 _CHANGES, _PARKED = 25, 4
 #: Except those with another readable number in force: overrides and declarations of limits.
 _KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")

@@ -39,7 +39,7 @@ HEAD = """# What has been run together
 
 Made by `python -m tests.matrix`, on {date}: real workers on each Python, Celery, server and broker. It needs tox, the
 interpreters on `PATH`, and for the columns of that name `redis-server` and `rabbitmq-server`; it leaves out
-missing ones.
+missing ones: a row without its interpreter is skipped, and then the command returns 2.
 
 The columns of Valkey and Redis, which are broker and store in one, are {slice}.
 That of RabbitMQ, with Redis or Valkey as the store, is {rabbitmq}. The last one is {smoke}.
@@ -50,24 +50,25 @@ That of RabbitMQ, with Redis or Valkey as the store, is {rabbitmq}. The last one
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 1 if anything failed."""
+    """Run it; return 1 if anything failed, else 2 if a row was skipped because its Python is missing."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", help=f"3.12-5.6 and so on; by default {' '.join(USUAL)}")
     parser.add_argument("--all", action="store_true", help="each Python with each Celery")
     parser.add_argument("--page", type=Path, default=TABLE, help="where the table goes")
     options = parser.parse_args(arguments)
     names = [f"{python}-{celery}" for python, celery in product(PYTHONS, CELERYS)] if options.all else options.rows
-    failed: list[str] = []
+    failed, skipped = list[str](), list[str]()
     for row in map(Row.parse, names or USUAL):
         if not row.possible:
-            print(f"There is no python{row.python} here.")  # noqa: T201
+            skipped.append(row.env)
+            print(f"SKIPPED: {row.env}: python{row.python} is not on PATH, or does not run")  # noqa: T201
             continue
         found, outcomes = _outcomes(row)
         line = _line(found, outcomes)
         failed += (failed_here := [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed])
         print(line, *failed_here, sep="\n", flush=True)  # noqa: T201
         options.page.write_text(_page(options.page, row, line, failed_here))
-    return bool(failed)
+    return 1 if failed else 2 if skipped else 0
 
 
 def _outcomes(row: Row) -> tuple[Versions, list[Outcome]]:

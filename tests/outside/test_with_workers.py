@@ -12,8 +12,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 LIMITED = "tests.support.apps.limited"
 
 

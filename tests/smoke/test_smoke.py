@@ -15,8 +15,6 @@ from tests.smoke.tasks import hold_late, pair
 from tests.support.journal import Journal
 from tests.support.state import State
 
-pytestmark = pytest.mark.worker
-
 #: For one lease, a look of a worker, and a busy machine.
 WITHIN_LEASE = LEASE + 20.0
 TIMEOUT = 30.0

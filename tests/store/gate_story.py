@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from redis import Redis
@@ -14,7 +15,7 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, SavedAnswer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
-from tests.store.caller import ended, held_by, message_of
+from tests.store.caller import ENDS, ended, held_by, message_of, passed
 from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
@@ -22,28 +23,39 @@ from tests.store.terms_caller import lines, nothing_left, terms, used
 
 __all__ = ["GateStory"]
 
-#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the key that takes turns.
-LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?")
+MOMENT_MS = 4000
+#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the value by which it takes turns.
+LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
+
+
+def limits_of(on: str) -> list[Limit]:
+    """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
+
+    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``api:1~a``: tasks
+    take turns, and this one is of ``a``.
+    """
+    return [limit for limit, _, _ in _parts(on)]
 
 
 def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
-    """Return what a task needs: ``api:3+tenant[a]:2`` is a limit of three and one of two for each key, with key a.
+    """Return what a task needs of these limits, with the key ``a`` of ``tenant[a]``; see `limits_of`."""
+    parts = list(_parts(on))
+    policy = terms(*(limit for limit, _, _ in parts), cost=cost, start_deadline=deadline)
+    keys = {limit.name: key for limit, key, _ in parts if key}
+    turns = [[who, limit.step(who)] for limit, _, who in parts if who]
+    return policy.needs({"keys": keys} | ({"fair": turns[0]} if turns else {}))
 
-    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits.
-    """
-    limits: list[Limit] = []
-    keys: dict[str, str] = {}
+
+def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
     for each in on.split("+"):
         found = LIMIT.fullmatch(each)
         assert found, each
-        name, key, permits, waiting, rate, burst = found.groups()
+        name, key, permits, waiting, rate, burst, who = found.groups()
         options: dict[str, Any] = {"rate": rate} if rate else {}
         options |= {"burst": int(burst)} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
-        limits.append(Limit(name, int(permits) if permits else None, key="key" if key else None, **options))
-        keys |= {name: key} if key else {}
-    policy = terms(*limits, cost=cost, start_deadline=deadline)
-    return policy.needs({"keys": keys}) if keys else policy.same
+        options |= {"fair_by": "who"} if who else {}
+        yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key, who
 
 
 class GateStory(Story):
@@ -58,9 +70,11 @@ class GateStory(Story):
         super().__init__(redis, clock)
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.noted = 0
+        self.marked: dict[str, bytes] = {}
         self.reply: Any = None
 
     def _shown(self, reply: Reply, answer: str = "") -> str:
+        self.reply = reply
         for each in reply.grants:
             self.runs[self.by.name, each.task] = each
             assert each.message in {message_of(each.task, each.attempt), b"again"}
@@ -105,12 +119,22 @@ class GateStory(Story):
         return " ".join(got)
 
     def look(self, *, slots: int = 1) -> str:
-        self.reply = self.by.look(slots)
-        return self._shown(self.reply)
+        return self._shown(self.by.look(slots))
 
     def told(self, least: str, most: str) -> None:
         """Check the time to the next look that the last reply has: between these (ms)."""
         assert float(least) <= self.reply.wait * 1000 <= float(most), self.reply.wait
+
+    def serve(self, count: str) -> str:
+        """Run one task after the other; return the first letters of those that start, sorted: the order varies."""
+        order = []
+        for _ in range(int(count)):
+            *_, run = self.runs.values()
+            (grant,) = self.by.release(run, slots=1).grants
+            self.runs.pop((self.by.name, run.task))
+            self.runs[self.by.name, grant.task] = grant
+            order.append(grant.task[0])
+        return "".join(sorted(order))
 
     def look_when_told(self, least: str, most: str) -> str:
         """Look when the last reply has it; see `told`."""
@@ -118,8 +142,18 @@ class GateStory(Story):
         self.wait(str(self.reply.wait))
         return self.look(slots=1)
 
-    def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
-        return self._shown(self.by.release(self._run(task), FACTS.get(how, how), slots=slots))
+    def end(self, *tasks: str, how: str = "done", slots: int = 0) -> str:
+        """End these with one call."""
+        return self._shown(
+            self.by.exchange(slots, ended=[ended(self._run(task), FACTS.get(how, how)) for task in tasks])
+        )
+
+    def pass_on(self, task: str, to: str, *, on: str = "gpu:1", how: str = "done", attempt: int = 0) -> str:
+        """A run has ended, and the one that began in its place in this worker has its permit."""
+        run, arrival = self._run(task), self.by.arrival(to, needs_of(on), attempt=attempt)
+        self.runs[self.by.name, to] = arrival
+        row = passed(task, run.nonce, ENDS[how].result, arrival, run.attempt)
+        return self._shown(self.by.exchange(passed=[row]))
 
     def end_twice(self, task: str) -> None:
         """By one call that has the row twice."""
@@ -164,7 +198,10 @@ class GateStory(Story):
         return RENEWED[self.by.renew(run, number=self.noted if noted else None)[0]]
 
     def say(self, limit: str, name: str, value: str = "1", *, until: str = "0") -> int:
-        """An operator overrides a limit, ``until`` so many ms from now."""
+        """An operator overrides a limit, ``until`` so many ms from now: the permits, or a rate such as ``10/m^5``."""
+        if "/" in value:
+            (rate,) = limits_of(f"any@{value}")[0].rates
+            value = json.dumps({"rates": [[rate[0].count, rate[0].period, rate[1]]]})
         return Steering(self.redis).say(limit.replace("/", "\x1f"), name, value, until=until)
 
     def unsay(self, limit: str, name: str) -> int:
@@ -173,27 +210,24 @@ class GateStory(Story):
     def drop(self, limit: str, *tasks: str) -> int:
         return Steering(self.redis).drop(limit.replace("/", "\x1f"), *tasks)
 
-    def borrow(self, *tasks: str) -> str:
-        """Drain these: return the tasks whose messages are lent out."""
-        return " ".join(each.task for each in Steering(self.redis).borrow(*tasks)[1])
-
-    def publish(self, *tasks: str) -> int:
-        """Report that they are in their queues again."""
-        return Steering(self.redis).publish(*tasks)[1]
-
     def declare(self) -> None:
         """Declare the limits of this caller again."""
         execute(self.redis, self.by.store.declare("", self.by.declared.items()))
+
+    def come_back(self) -> None:
+        """Declare the limits after more time without the store than a live worker is ever silent."""
+        by = self.by
+        execute(self.redis, by.store.declare("", by.declared.items(), keeps=True, away=by.store.lease / 3))
+
+    def deploy(self, on: str) -> None:
+        """Declare these limits anew."""
+        self.by.declare(*limits_of(on))
 
     def permits(self, limit: str, number: str) -> None:
         """Declare another number of permits."""
         self.by.declare(Limit(limit, int(number)))
 
     # -- mishaps -----------------------------------------------------------------------------------------------------
-
-    def expire(self, *tasks: str) -> None:
-        """The leases of these are over, and no call has noticed it."""
-        expire(self.redis, *tasks)
 
     def pass_over(self, limit: str, queue: str) -> None:
         """The moment of a queue for its turn is over."""
@@ -214,7 +248,7 @@ class GateStory(Story):
         return " ".join(lines(self.redis).get(limit, ()))
 
     def lines(self) -> str:
-        return ", ".join(f"{name} {' '.join(tasks)}" for name, tasks in sorted(lines(self.redis).items()))
+        return ", ".join(f"{name} {' '.join(tasks)}" for name, tasks in sorted(lines(self.redis).items()) if name)
 
     def used(self) -> str:
         return ", ".join(f"{name} {held}" for name, held in sorted(used(self.redis).items()))
@@ -229,6 +263,24 @@ class GateStory(Story):
         """Return the tasks whose time to wait is limited."""
         return " ".join(sorted(peek(self.redis).due("task")))
 
+    def full_until(self) -> str:
+        """Return the limits and keys that are looked at again at some time."""
+        return " ".join(sorted(peek(self.redis).due("bucket")))
+
+    def next_start(self, limit: str) -> str:
+        """Return the seconds until its rate allows the next start."""
+        return f"{Steering(self.redis).stands(limit.replace('/', chr(31))).next_start_in:g}"
+
+    def booked(self) -> str:
+        """Return the limits and keys whose rates have bookings."""
+        return " ".join(sorted(peek(self.redis).hashes["rates"]))
+
+    def mark_bookings(self) -> None:
+        self.marked = peek(self.redis).hashes["rates"]
+
+    def bookings_as_marked(self) -> None:
+        assert peek(self.redis).hashes["rates"] == self.marked
+
     def in_force(self, limit: str) -> str:
         """Return the permits that hold now."""
         return str(Steering(self.redis).stands(limit.replace("/", "\x1f")).in_force)
@@ -242,6 +294,26 @@ class GateStory(Story):
     def left(self) -> str:
         """Return whether anything is left that the tasks had."""
         return "nothing" if nothing_left(self.redis) else "something"
+
+    def leases(self) -> str:
+        """Return for how long each lease lasts: ``over``, ``a moment`` or ``long``."""
+        store = peek(self.redis)
+        left = {task: till - store.now for task, till in sorted(store.leases.items())}
+        return ", ".join(
+            f"{task} {'over' if ms <= 0 else 'long' if ms > MOMENT_MS else 'a moment'}" for task, ms in left.items()
+        )
+
+    def more(self) -> bool:
+        """Return whether the last reply asks for another look."""
+        return bool(self.reply.more)
+
+    def open(self) -> str:
+        """Return the limits without a line, by the last reply."""
+        return " ".join(self.reply.open)
+
+    def closed(self) -> str:
+        """Return the limits with a line, by the last reply."""
+        return " ".join(self.reply.closed)
 
     def runs_of(self, task: str) -> str:
         """Return the worker whose run of this task holds its permit."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 from redis import Redis
 
 from celery_throttle.core.dedup import Dedup, LockPlan, LockUntil, OnConflict, fenced
+from celery_throttle.core.facts import Facts
 from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply
 from celery_throttle.store.identity_locks import TAKEN, Claimed, Locked, read_claimed, read_locked
@@ -119,7 +120,7 @@ class LockCaller(Caller):
             return (*others, *self.put_once(task, plan, what, attempt=attempt, slots=slots))
         return others
 
-    def end(self, started: Started, how: str = "done", *, slots: int = 0) -> tuple[Started, ...]:
+    def end(self, started: Started, how: str | Facts = "done", *, slots: int = 0) -> tuple[Started, ...]:
         """Give back permit and lock; return the tasks that are started in the slots."""
         return started_of(self.release(started.run, how, slots=slots))
 

@@ -10,11 +10,13 @@ from redis import Redis
 from celery_throttle.core.dedup import LockPlan
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
+from celery_throttle.store.exchange_reply import Answer
 from tests.primitives.faults import StoreClock
 from tests.store.lock_caller import Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.stories import RENEWED, Story
+from tests.store.stories import FACTS, RENEWED, Story
+from tests.store.terms_caller import lines
 
 __all__ = ["LockStory"]
 
@@ -39,6 +41,7 @@ class LockStory(Story):
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
         super().__init__(redis, clock)
         self.runs: dict[str, Started] = {}
+        self.own: dict[tuple[str, str], Started] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
         self.lasts = 0.0
@@ -58,7 +61,7 @@ class LockStory(Story):
                 assert known is None or known.verdict != "run" or each.token > known.token, "each run has a newer token"
             else:
                 assert each.verdict == "done" or each.token == 0, "a task that does not run has no token"
-            self.runs[each.task] = each
+            self.runs[each.task] = self.own[self.by.name, each.task] = each
         return ", ".join(f"{each.task} {each.verdict} {each.first}".strip() for each in started)
 
     # -- publishers --------------------------------------------------------------------------------------------------
@@ -95,10 +98,11 @@ class LockStory(Story):
         task, plan = self._plan(task, words)
         return self._shown(self.by.arrive(task, plan, LIMITS.get(on), attempt=attempt, slots=slots))
 
-    def ask(self, task: str, *, on: str = "") -> None:
+    def ask(self, task: str, *, on: str = "", **words: Any) -> str:
         """Arrive, and not be parked."""
-        task, plan = self._plan(task, {})
-        self.by.ask_once(task, plan, LIMITS.get(on))
+        task, plan = self._plan(task, words)
+        answer, _, _ = self.by.ask_once(task, plan, LIMITS.get(on))
+        return Answer(answer).name.lower() if answer in list(Answer) else "run"
 
     def put(self, task: str, *, on: str = "", slots: int = 0, **words: Any) -> str:
         """Be parked without asking."""
@@ -106,7 +110,8 @@ class LockStory(Story):
         return self._shown(self.by.put_once(task, plan, LIMITS.get(on), slots=slots))
 
     def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
-        return self._shown(self.by.end(self.runs[task], how, slots=slots))
+        run = self.own.get((self.by.name, task), self.runs[task])
+        return self._shown(self.by.end(run, FACTS.get(how, how), slots=slots))
 
     def look(self, *, slots: int = 1) -> str:
         return self._shown(self.by.look_once(slots))
@@ -123,9 +128,18 @@ class LockStory(Story):
         """A worker has a delivery that does not run: it is revoked, or has expired."""
         self.by.exchange(never=[("same", task, first or getattr(self.plans.get(task), "first", ""))])
 
-    def drop(self, task: str) -> None:
-        """An operator takes a parked task out."""
-        Steering(self.redis).drop(LIMITS["gpu"], task)
+    def drop(self, *tasks: str) -> int:
+        """An operator takes parked tasks out: these, or all of the limit."""
+        return Steering(self.redis).drop(LIMITS["gpu"], *tasks)
+
+    def told(self) -> str:
+        """Look for dropped tasks, and end them."""
+        grants = self.by.look(9).grants
+        for grant in grants:
+            assert grant.expired
+            assert grant.lock is None
+            self.by.release(grant, "never")
+        return " ".join(grant.task for grant in grants)
 
     # -- mishaps -----------------------------------------------------------------------------------------------------
 
@@ -137,7 +151,7 @@ class LockStory(Story):
         """Its time has passed, whatever its holder."""
         end_lock(self.redis)
 
-    def spoil(self) -> None:
+    def spoil_lock(self) -> None:
         """Let the lock be unreadable."""
         self.redis.hset(KEY["locks"], "same", "{")
 
@@ -146,6 +160,12 @@ class LockStory(Story):
     def lock(self, identity: str = "same") -> str:
         found = self.by.locked(identity)
         return f"{found.task_id} {found.state}" if found else ""
+
+    def lock_awaited(self) -> int:
+        """Return how many calls ask for the outcome of its holder."""
+        found = peek(self.redis).live_lock()
+        assert found
+        return int(found["awaited"])
 
     def next(self) -> str:
         found = self.by.locked()
@@ -157,6 +177,14 @@ class LockStory(Story):
 
     def passed(self) -> str:
         return " ".join(map(str, peek(self.redis).passed))
+
+    def line(self) -> str:
+        return " ".join(lines(self.redis).get("gpu", ()))
+
+    def parked_by_limit(self) -> str:
+        """Return the parked tasks that need a permit of the limit, each with what it waits for."""
+        rows = sorted(Steering(self.redis).parked_ids(LIMITS["gpu"]))
+        return ", ".join(f"{each.task} {each.what}" for each in rows)
 
     def awaited(self) -> str:
         return " ".join(map(str, peek(self.redis).awaited))

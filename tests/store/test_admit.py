@@ -8,7 +8,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import LEASE, Caller
-from tests.store.peek import expire, pass_over, peek
+from tests.store.peek import expire, peek
 
 
 def test_as_many_are_granted_as_there_are_permits(worker: Caller, two: Limit, redis: Redis) -> None:
@@ -27,22 +27,6 @@ def test_a_permit_is_leased_from_the_time_of_the_store(worker: Caller, one: Limi
     worker.take("t", one)
     store = peek(redis)
     assert before <= store.leases["t"] - LEASE * 1000 <= store.now
-
-
-def test_a_passed_over_queue_does_not_keep_others_out(
-    worker: Caller, stranger: Caller, one: Limit, redis: Redis
-) -> None:
-    """No worker starts the older task, so the next one in the line goes first, and then a new one."""
-    held = worker.take("t1", one)
-    stranger.put("t2", one)
-    worker.release(held)
-    assert worker.ask("t3", one)[0] == Answer.MUST_PARK
-    assert worker.put("t3", one, slots=1).grants == ()
-    pass_over(redis, "gpu", "q2")
-    (grant,) = worker.look().grants
-    assert grant.task == "t3"
-    worker.release(grant)
-    worker.take("t4", one)
 
 
 def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:

@@ -11,7 +11,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms

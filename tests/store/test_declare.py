@@ -11,7 +11,7 @@ from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
@@ -31,21 +31,6 @@ def test_a_worker_that_comes_back_does_not_overrule_a_newer_one(worker: Caller, 
     peer.declare(Limit("gpu", 5))
     assert worker.declare(Limit("gpu", 2), known=birth) == birth
     assert peek(redis).limits == {"gpu": 5}
-
-
-def test_a_raised_limit_wakes_whose_turn_it_is(worker: Caller, stranger: Caller, one: Limit, hints: Hints) -> None:
-    worker.take("t1", one)
-    for task in ("t2", "t3"):
-        worker.put(task, one)
-    stranger.put("t4", one)
-    worker.put("t5", Limit("gpu2", 1), queue="elsewhere")
-    hints.take()
-    worker.declare(Limit("gpu", 4))
-    assert hints.ready() == ["q"]
-    reply = worker.exchange(3)
-    assert [grant.task for grant in reply.grants] == ["t2", "t3"]
-    assert hints.ready() == ["q2"], "whose turn it is now"
-    assert [grant.task for grant in stranger.look(2).grants] == ["t4"]
 
 
 def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: Redis) -> None:
@@ -76,16 +61,6 @@ def test_limit_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, on
     worker.put("b", one)
     worker.declare(Limit("tenant", 2, key="tenant"), Limit(one.name, 2))
     assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
-
-
-def test_limit_that_is_not_raised_sends_no_hint(worker: Caller, two: Limit, hints: Hints) -> None:
-    """Every worker declares its limits when it starts."""
-    for task in ("t1", "t2"):
-        worker.take(task, two)
-    worker.put("t3", two)
-    for permits in (2, 1):
-        worker.declare(Limit(two.name, permits))
-    assert hints.ready() == []
 
 
 def test_emptied_store_grants_nothing_until_holders_are_back(

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.store.gate_story import GateStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 ADMITTED = """
 asking again is the same permit, after a lost reply:
@@ -46,6 +46,15 @@ a task and its second delivery are both withdrawn:
 ENDED = """
 the oldest takes the permit in the same call, with its message:
     take t1; park t2; park t3 attempt=1; end t1 slots=4 = t2; end t2 slots=4 = t3#1
+no more are granted than there are slots, and the reply asks for another look:
+    take t1 t2 on=gpu2:2; park t3 t4 on=gpu2:2; end t1 t2 slots=1 = t3; more = True
+the oldest of all limits starts first, whatever the name of its limit:
+    take t1; take t2 t3 on=gpu2:2; park on2 on=gpu2:2; park on1; end t1 t2 t3; look = on2; more = True; look = on1
+all slots are filled:
+    take t1; take t2 t3 on=gpu2:2; park a; park b on=gpu2:2; park c; park d on=gpu2:2; end t1 t2 t3
+    look slots=5 = a, b, d; more = False
+a line is reported when it begins and when it is over:
+    take t1; park t2; end t1 slots=1 = t2; closed = gpu; open = -; end t2 slots=1 = -; closed = -; open = gpu
 giving back twice frees one permit:
     take t1 on=gpu2:2; take t2 on=gpu2:2; end t1; end t1; used = gpu2 1
 a late end does not free the permit of the next one:
@@ -122,6 +131,8 @@ a copy returns the remaining grants again:
     park t1 on=gpu2:2; park t2 on=gpu2:2; look slots=2 = t1, t2; expire t1; reap; again = t2
 a newer call after a sign-off takes effect, and a sign-off may be repeated:
     take t; leave; leave; end t; records = -
+an end that is reported twice frees one permit:
+    take t1 t2 on=gpu2:2; end t1; again; used = gpu2 1
 a row that a call has twice ends nothing else:
     take t1; park t2; end_twice t1; parked = t2
 """
@@ -272,10 +283,10 @@ an attempt that a retry beside a run has taken the place of is over:
 deliveries beside a run are kept until both are acknowledged:
     take t; park t unacked; peer: park t unacked; acked t; end t; peer: saved t = done; peer: acked t; finished = -
 a drained task that is acknowledged covers no other message:
-    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
+    park t unacked; lend t = t; drained t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
     peer: saved t = done
 a drained task that is acknowledged later covers no other message:
-    park t unacked; borrow t = t; publish t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
+    park t unacked; lend t = t; drained t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
     peer: saved t = done
 a delivery that the broker does not keep has no effect:
     take first; park t; peer: ask t = parked; peer: park t = -; unacked_of t = -
@@ -301,11 +312,35 @@ a holder that the store had lost has no message, and waits beside the run:
     peer: take t; saved t = lost; park t unacked; saved t = there; peer: end t lost; saved t = there
 """
 
-STORIES = [
-    pytest.param(steps, id=title)
-    for text in (ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT)
-    for title, steps in read_stories(text)
-]
+#: A permit that passed from a run that ended to one that began in the same worker, reported afterwards.
+PASSED_ON = """
+the other holds it then, as if it had asked for it:
+    take t1; pass_on t1 t2 attempt=2; used = gpu 1; held = t2; renew t2 = renewed; peer: park t2 attempt=1
+    seconds = t2#1; end t2 slots=1 = -; parked = -
+a lost lease has nothing to pass on, and the run that goes on is put back only if there is room:
+    take t1; expire t1; peer: reap; peer: take t3; pass_on t1 t2; held = t3; renew t2 = lost; peer: end t3
+    renew t2 = put back; held = t2
+one that is parked elsewhere waits for this run, and does not run after its success:
+    peer: take x; take t1 on=gpu2:2; peer: park t2; pass_on t1 t2 on=gpu2:2; held = t2 x; parked = -
+    second_messages = t2#0; peer: end x slots=2 = -; end t2; nothing
+one that runs elsewhere keeps its permit there:
+    take t1 on=gpu2:2; peer: take t2 on=gpu2:2; pass_on t1 t2 on=gpu2:2; used = gpu2 1; runs_of t2 = peer
+    renew t2 = lost
+the second delivery of the ended one follows its result [done | failed]:
+    take t1; peer: park t1; pass_on t1 t2 *; parked = -; seconds = -
+the retry of the ended one goes on:
+    take t1; peer: park t1 attempt=1; pass_on t1 t2 retry; parked = t1; seconds = -
+the same call again passes nothing twice:
+    take t1 on=gpu2:2; pass_on t1 t2 on=gpu2:2; again; used = gpu2 1; held = t2
+a renewal of a past holder puts nothing back:
+    take t1 on=gpu2:2; note; pass_on t1 t2 on=gpu2:2; renew t1 noted = later; held = t2
+the reply has the state of its limit:
+    take t1; pass_on t1 t2; closed = gpu
+one whose permit was passed on ends its other run as well:
+    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; nothing
+"""
+
+STORIES = stories(ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
 
 
 @pytest.mark.parametrize("steps", STORIES)

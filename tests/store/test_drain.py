@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.draining import Lent
 from tests.store.caller import message_of, started
-from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import expire, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms
+from tests.store.terms_caller import TermsCaller, nothing_left, terms
 
 API = Limit("api", 1)
 ONE = terms(API).same
@@ -43,14 +42,6 @@ def test_published_task_has_left_the_store(worker: TermsCaller, steering: Steeri
     assert nothing_left(redis)
 
 
-def test_unpublished_task_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    fill(worker, 5)
-    steering.borrow("t1", "t2", "t3")
-    assert steering.publish("t1", others=["t2", "t3"])[1] == 1
-    assert lines(redis) == {"api": ["t2", "t3", "t4"]}
-    assert peek(redis).records["t2"].deliveries == 0
-
-
 def test_lent_task_is_explained(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.borrow("t1")
@@ -66,60 +57,6 @@ def test_only_as_many_bytes_as_are_wanted(worker: TermsCaller, steering: Steerin
     looked_at, lent = steering.borrow(*ids, most_bytes=150)
     assert (looked_at, [each.task for each in lent]) == (2, ["t1", "t2"])
     assert steering.borrow(*ids[2:], most_bytes=1)[0] == 1, "one at least"
-
-
-def test_a_singleton_keeps_its_lock(redis: Redis, steering: Steering) -> None:
-    """Its message comes again; the duplicates that wait for it stay."""
-    once = LockCaller(redis, "dddddddd", "q")
-    once.arrive("t0", plan_of("other"), API)
-    plan = once.publish("t1", plan_of())
-    once.arrive("t1", plan, API)
-    once.arrive("t2", plan_of(), API)
-    _, lent = steering.borrow("t1", "t2")
-    assert [each.task for each in lent] == ["t1"]
-    steering.publish("t1")
-    found = once.locked()
-    assert found
-    assert (found.task_id, found.state) == ("t1", "queued")
-    once.arrive("t1", plan, API)
-    assert lines(redis)["api"] == ["t1"]
-
-
-def test_one_that_is_to_run_next_is_lent_out(redis: Redis, steering: Steering) -> None:
-    once = LockCaller(redis, "dddddddd", "q")
-    once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    assert [each.what for each in steering.parked_ids()] == ["runs"]
-    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
-    assert steering.publish("t1")[1] == 1
-
-
-@pytest.mark.parametrize("said", [True, False])
-def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: Steering, *, said: bool) -> None:
-    """It could not be published, or the process that borrowed it died."""
-    once = LockCaller(redis, "dddddddd", "q")
-    (first,) = once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    steering.borrow("t1")
-    assert once.end(first, slots=1) == ()
-    if said:
-        steering.publish(others=["t1"])
-    else:
-        expire(redis, "t1")
-    assert [each.task for each in once.look_once()] == ["t1"]
-
-
-def test_lent_task_runs_if_its_newer_call_is_given_up(redis: Redis, steering: Steering) -> None:
-    """It still waits to run after the first, whose outcome is not its own."""
-    once = LockCaller(redis, "dddddddd", "q")
-    (first,) = once.arrive("t0", once.publish("t0", KEEP_LAST), API)
-    once.arrive("t1", once.publish("t1", KEEP_LAST), API)
-    once.publish("t2", KEEP_LAST)
-    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
-    steering.publish(others=["t1"])
-    assert once.give_up("same", "t2") == 1
-    assert once.look_once() == ()
-    assert [(each.task, each.verdict) for each in once.end(first, slots=1)] == [("t1", "run")]
 
 
 def test_it_is_one_change(worker: TermsCaller, steering: Steering) -> None:
@@ -141,3 +78,16 @@ def test_the_order_of_all_lines_is_known(worker: TermsCaller, steering: Steering
     held = worker.take("limited", API)
     worker.send_back(held, 60.0)
     assert [each.task for each in sorted(steering.parked_ids())] == ["limited", *(f"t{n:02}" for n in range(3, 12))]
+
+
+def test_the_lock_of_a_task_that_succeeds_while_it_is_lent_out_ends(redis: Redis, steering: Steering) -> None:
+    """Its run had lost the lease, so the task was back in line; the published message will not run."""
+    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
+    (run,) = worker.put_once("t", plan_of(), slots=1)
+    worker.look(0)
+    expire(redis, "t")
+    peer.look(0)
+    assert [each.task for each in steering.borrow("t")[1]] == ["t"]
+    worker.end(run)
+    steering.publish("t")
+    assert worker.locked() is None

@@ -11,13 +11,12 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Reply
-from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
-from tests.store.conftest import Hints
-from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
-from tests.store.peek import KEY, expire, peek
+from tests.store.hints import Hints
+from tests.store.lock_caller import PLAN, RAISE, LockCaller
+from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, lines, terms, used
+from tests.store.terms_caller import TermsCaller, terms, used
 
 API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
@@ -68,17 +67,6 @@ def test_task_with_an_outcome_is_dropped_once(worker: TermsCaller, steering: Ste
     assert len(steering.audit()) == 1
 
 
-def test_drop_survives_the_loss_of_its_reporter(
-    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    worker.arrive("t0", ONE)
-    worker.arrive("t1", ONE)
-    steering.drop(API)
-    assert len(told(worker.look())) == 1
-    expire(redis, "t1")
-    assert told(peer.look()) == [("t1", "dropped by ana")]
-
-
 @pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
 def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
     """It had gone from one limit to the other so often that nothing newer started on them."""
@@ -102,31 +90,6 @@ def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, red
 # -- affected tasks ----------------------------------------------------------------------------------------------------
 
 
-def test_of_one_limit_and_key(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    for tenant in ("a", "b"):
-        for number in range(3):
-            worker.arrive(f"{tenant}{number}", of(tenant))
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
-    assert steering.drop("tenant\x1fa") == 2
-    assert steering.drop("tenan") == steering.drop("tenant\x1f") == 0
-    assert {line: tasks for line, tasks in lines(redis).items() if line} == {
-        "api": ["t1", "t2"],
-        "tenant/b": ["b1", "b2"],
-    }
-    assert steering.drop("tenant") == 2
-    assert lines(redis)["api"] == ["t1", "t2"]
-
-
-def test_task_behind_it_in_the_line_of_another_limit(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    worker.arrive("t0", of("a"))
-    worker.arrive("both", of("a", API))
-    assert lines(redis) == {"tenant/a": ["both"]}
-    assert steering.stands(API).parked == 1
-    assert steering.drop(API) == 1
-    assert steering.stands("tenant\x1fa").parked == 0
-
-
 def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Redis, steering: Steering) -> None:
     outside = TermsCaller(redis, "oooooooo", "~oooooooo")
     held = worker.arrive("t0", ONE)
@@ -141,32 +104,6 @@ def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Red
 # -- identity locks ----------------------------------------------------------------------------------------------------
 
 
-def test_its_identity_lock_is_free(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    once.arrive("t1", PLAN, API)
-    assert steering.drop(API) == 1
-    assert once.locked() is None
-    assert once.claim("t2", PLAN).answer == CLAIMED
-    (grant,) = once.look(4).grants
-    assert (grant.task, grant.expired, grant.lock) == ("t1", True, None)
-    once.release(grant, "never")
-    found = once.locked()
-    assert found
-    assert found.task_id == "t2", "the end of the first does not touch it"
-
-
-def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    once.arrive("t1", PLAN, API)
-    once.arrive("t2", PLAN, API)
-    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t1": "runs", "t2": "waits"}
-    assert steering.drop(API, "t1") == 1
-    found = once.locked()
-    assert found
-    assert found.task_id == "t2"
-    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t2": "runs"}
-
-
 def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: Steering) -> None:
     """Its result names the task that has its lock, even if an operator drops it."""
     once.arrive("t0", PLAN, API)
@@ -175,29 +112,6 @@ def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: St
     (grant,) = once.look().grants
     assert grant.lock
     assert (grant.lock.verdict, grant.dropped) == ("duplicate", "")
-
-
-def test_duplicates_are_dropped_with_it(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", plan_of("other"), API)
-    for number in range(1, 6):
-        once.arrive(f"t{number}", PLAN, API)
-    assert steering.drop(API) == 5
-    assert once.locked() is None
-    assert steering.stands(API).parked == 0
-    reply = once.look(9)
-    assert sorted(told(reply)) == [(f"t{number}", "dropped by ana") for number in range(1, 6)]
-
-
-def test_one_that_was_to_run_next(once: LockCaller, steering: Steering) -> None:
-    once.arrive("t0", KEEP_LAST, API)
-    once.arrive("t1", KEEP_LAST, API)
-    found = once.locked()
-    assert found
-    assert found.next_id == "t1"
-    assert steering.drop(API) == 1
-    found = once.locked()
-    assert found
-    assert (found.task_id, found.next_id) == ("t0", None)
 
 
 # -- many --------------------------------------------------------------------------------------------------------------

@@ -33,16 +33,6 @@ def test_tickets_are_served_in_order_over_all_queues(worker: Caller, redis: Redi
     assert served == order
 
 
-def test_no_more_are_granted_than_there_are_slots(worker: Caller, two: Limit) -> None:
-    """The reply reports the rest: the caller has to look again when it has slots."""
-    held = [worker.take(task, two) for task in ("t1", "t2")]
-    for task in ("t3", "t4"):
-        worker.put(task, two)
-    reply = worker.exchange(1, ended=[ended(each) for each in held])
-    assert [grant.task for grant in reply.grants] == ["t3"]
-    assert reply.more
-
-
 def test_every_grant_of_a_call_has_a_nonce_of_its_own(worker: Caller, two: Limit) -> None:
     """The nonce identifies the run in its worker."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
@@ -78,13 +68,3 @@ def test_giving_back_leaves_nothing_behind(worker: Caller, one: Limit, redis: Re
     left = {name for name, content in (store.hashes | store.sets).items() if content}
     assert left == {"limits", "meta", "workers", "ends"}
     assert store.meta.keys() == {"birth", "ticket"}
-
-
-def test_emptied_limit_is_reported(worker: Caller, one: Limit) -> None:
-    """The line is empty, so the next task of this limit can ask and is not parked at once."""
-    held = worker.take("t1", one)
-    worker.put("t2", one)
-    reply = worker.release(held, slots=1)
-    assert (reply.closed, reply.open) == (("gpu",), ())
-    reply = worker.release(reply.grants[0], slots=1)
-    assert (reply.closed, reply.open) == ((), ("gpu",))

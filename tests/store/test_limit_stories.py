@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.store.gate_story import GateStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 SEVERAL = """
 each key has its own permits and its own line, and is not declared by itself:
@@ -35,12 +35,32 @@ a cost takes that many permits:
 one that needs many is not overtaken:
     take s0 s1 s2 s3 on=gpu:4; arrive big on=gpu:4 cost=4 = -; arrive s9 on=gpu:4 = -
     end s0 slots=5 = -; end s1 slots=5 = -; end s2 slots=5 = -; end s3 slots=5 = big
+one that needs many is not overtaken by another queue, and is not offered what it cannot take:
+    stranger: take s0 s1 s2 s3 on=gpu:4; arrive big on=gpu:4 cost=2 = -; stranger: park l0 l1 l2 l3 l4 on=gpu:4
+    stranger: end s0 slots=5 = -; offered = -; stranger: arrive last on=gpu:4 = -; stranger: end s1 slots=5 = -
+    offered = 2:gpu q; look = big; used = gpu 4
+one that needs more than there are runs alone:
+    take s on=gpu:2; arrive big on=gpu:2 cost=5 = -; end s slots=1 = big; used = gpu 5
 one that changes lines in a look is not overtaken there:
     take l0 l1 on=left:2; take r0 r1 r2 on=right:3; park big on=left:2+right:3 cost=2; park small on=right:3
     lines = left big, right small; expire l0 l1 r0; look slots=5 = -; lines = right big small
 """
 
+TURNS = """
+keys take turns, and none is left idle:
+    take x on=api:1~a; park a0 a1 a2 a3 a4 a5 on=api:1~a; park b0 b1 b2 on=api:1~b; park c0 on=api:1~c
+    serve 3 = abc; serve 4 = aabb; serve 3 = aaa
+one that is to come again has the next turn of its key, not behind all others:
+    take x on=api:1~c; park a0 on=api:1~a; park b0 b1 b2 b3 on=api:1~b; end x slots=1 = a0
+    end a0 requeue slots=1 = b0; serve 2 = ab; serve 2 = bb
+an absent key saves no turns up:
+    take x on=api:1~a; park a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 on=api:1~a; serve 6 = aaaaaa
+    park b0 b1 b2 b3 on=api:1~b; serve 6 = aaabbb
+"""
+
 RATES = """
+a booking ends by itself:
+    wait 0; take m1 on=mail@20/s; end m1; booked = mail; wait 1; reap; booked = -
 starts come as the rate allows:
     wait 0; arrive m0 m1 m2 m3 on=mail@20/s^2 = m0 m1; look slots=9 = -
     wait 0.049; look slots=9 = -; wait 0.001; look slots=9 = m2; look_when_told 50 60 = m3; used = mail 4
@@ -64,6 +84,8 @@ WAITING = """
 a task past its deadline gets that outcome:
     wait 0; take g1; park g2 deadline=0.05; park g3; look = -; wait 0.051; look = g2 expired; used = gpu 1
     end g1 slots=1 = g3
+a newer attempt has a deadline of its own:
+    take t; park t1 deadline=60; come_due task t1; look slots=0; park t1 attempt=1 deadline=60; end t slots=1 = t1#1
 parking with a deadline returns a time to look:
     wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
 one that starts in time has no deadline any more:
@@ -129,21 +151,31 @@ an override that has ended cannot be taken back:
 
 DRAINED = """
 a lent task is not started, and is before no other:
-    take t0; arrive t1 = -; borrow t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
+    take t0; arrive t1 = -; lend t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
 a lost publisher leaves both copies, and takes nothing away when it returns:
-    take t0; arrive t1 t2 = -; borrow t1 = t1; expire t1; reap; lines = gpu t1 t2; used = gpu 1; publish t1 = 0
+    take t0; arrive t1 t2 = -; lend t1 = t1; expire t1; reap; lines = gpu t1 t2; used = gpu 1; drained t1 = 0
     lines = gpu t1 t2; end t0 slots=1 = t1; deliveries t1 = 0
 an early delivery of a drained task is not lost with the copy that is about to go:
-    take t0; arrive t1 = -; borrow t1 = t1; peer: ask t1 = must_park; peer: park t1 = -; lines = -; publish t1 = 1
+    take t0; arrive t1 = -; lend t1 = t1; peer: ask t1 = must_park; peer: park t1 = -; lines = -; drained t1 = 1
     lines = gpu t1; messages = t1#0
 a delivery of an unreported drain runs once:
-    take t0; arrive t1 = -; borrow t1 = t1; peer: park t1; expire t1; end t0 slots=9 = t1; end t1 slots=9 = -
+    take t0; arrive t1 = -; lend t1 = t1; peer: park t1; expire t1; end t0 slots=9 = t1; end t1 slots=9 = -
     peer: look slots=9 = -
+one that could not be published is in its place again:
+    take t0; park t1 t2 t3 t4; lend t1 t2 t3 = t1 t2 t3; drained t1 = 1; not_drained t2 t3; lines = gpu t2 t3 t4
+    end t0 slots=1 = t2; deliveries t2 = 0
 a task that will not run is not lent:
-    take t0; arrive t1 = -; drop gpu; borrow t1 = -
+    take t0; arrive t1 = -; drop gpu; lend t1 = -
 """
 
 DROPPED = """
+of one key, or of all keys of a limit, only the tasks are dropped that need it:
+    arrive a0 a1 a2 on=tenant[a]:1; arrive b0 b1 b2 on=tenant[b]:1; arrive t0 t1 t2 on=api:1; drop tenant/a = 2
+    drop tenan = 0; drop tenant/ = 0; lines = api t1 t2, tenant/b b1 b2; drop tenant = 2; lines = api t1 t2
+one in the line of another limit is dropped, too:
+    take t0 on=tenant[a]:1; arrive both on=tenant[a]:1+api:1 = -; lines = tenant/a both; drop api = 1; lines = -
+a drop survives the loss of the worker that reports it:
+    take t0; park t1; drop gpu = 1; look = t1 expired; expire t1; peer: look = t1 expired
 a later task waits:
     take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
 a full line has room again:
@@ -168,6 +200,9 @@ an acknowledged task is forgotten:
 PASSED_OVER = """
 another queue takes its turn, and leaves nothing of its offer:
     take t1; stranger: park theirs; park ours; end t1 slots=1 = -; stranger: look = theirs; offered = -
+a new task starts behind one that is passed over:
+    take t1; stranger: park t2; end t1; ask t3 = must_park; park t3 slots=1 = -; pass_over gpu q2; look = t3; end t3
+    take t4
 a queue without a worker is passed over after its moment:
     wait 0; take t1; stranger: park theirs; park ours; end t1 slots=1 = -; look = -; wait 1; look = ours
 a task of a passed over queue overtakes none before it:
@@ -180,13 +215,156 @@ one that is passed over can be withdrawn:
     look = ours
 a line without followers is not offered:
     take t1; stranger: park theirs; end t1; offered = -
+the other queue gets one hint and a moment, and the caller a time to look again:
+    wait 0; take t1; stranger: park theirs; park ours; listen; end t1 slots=1 = -; told 1 110; closed = gpu; ready = q2
+    look = -; told 1 110; hints = -
+a queue that answers is offered its turn again:
+    wait 0; take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours
+    stranger: park theirs2; park ours2; end ours; stranger: look = theirs; stranger: end theirs; look = -; told 1 110
+a passed over queue keeps its place, so a worker that can start its task finds that first:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look slots=0; passed = 1:gpu q2
+    everywhere: look = theirs
+one that is passed over is in line again after a while:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours; come_due lane
+    end ours slots=1 = -; passed = -; stranger: look = theirs
+one that is passed over is in line again without free permits:
+    take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours; come_due lane; look; passed = -
+an offer on one limit does not hold up another:
+    wait 0; take t1; stranger: park theirs; park ours; park other on=gpu2:2; end t1; look slots=2 = other
+    told 1 110
+a lone task of another queue is a line:
+    take t1; stranger: park theirs; end t1 slots=1 = -; closed = gpu
+all lanes behind one that is passed over get a moment at once:
+    take t1; park t2 queue=dead0; park t3 queue=dead1; park t4 queue=dead2; park ours; end t1; pass_over gpu dead0
+    look slots=0; offered = 1:gpu dead1 1:gpu dead2
+the next task of a passed over queue can start at once, though the first has left its line:
+    take t1; stranger: park theirs; stranger: park theirs2; park ours; end t1; pass_over gpu q2; look slots=0
+    withdraw theirs; passed = 1:gpu q2; stranger: look = theirs2
 """
 
-STORIES = [
-    pytest.param(steps, id=title)
-    for text in (SEVERAL, COSTS, RATES, WAITING, SENT_BACK, OVERRIDES, DRAINED, DROPPED, PASSED_OVER)
-    for title, steps in read_stories(text)
-]
+RATE_OVERRIDES = """
+a faster rate counts from the last start:
+    wait 0; arrive m1 m2 on=mail@1/d = m1; wait 2; say mail override 20/m; next_start mail = 1; look = -; told 1000 1010
+    wait 1; look = m2; next_start mail = 3
+a slower rate counts from the last start:
+    wait 0; take m1 on=mail@20/m; wait 2; say mail override 1/m; next_start mail = 58; unsay mail override = 1
+    next_start mail = 1
+a change between two starts leaves no trace, as two more might have started:
+    wait 0; take m0 m1 m2 on=mail@10/m^5; mark_bookings; say mail override 1/d^3; next_start mail = 0
+    say mail override 10/s^3; next_start mail = 0; say mail override 10/m^3; next_start mail = 0
+    unsay mail override; bookings_as_marked; arrive n0 n1 n2 on=mail@10/m^5 = n0 n1
+no burst is given twice, however often the rate changes:
+    wait 0; take m0 on=mail@1/h^3; say mail override 2/h^3; take m1 on=mail@1/h^3
+    say mail override 1/m^3; take m2 on=mail@1/h^3; say mail override 30/m^3; ask m3 on=mail@1/h^3 = must_park
+    say mail override 2/h^3; ask m4 on=mail@1/h^3 = must_park; say mail override 1/m^3; ask m5 on=mail@1/h^3 = must_park
+a smaller burst starts the next after one spacing:
+    wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
+    next_start mail = 3600
+a start that did not begin is given back after a change:
+    wait 0; take m1 on=mail@1/h; say mail override 2/h; end m1 never; next_start mail = 0
+an override of one key comes before that of all rates:
+    wait 0; take a on=tenant[a]@1/h; take b on=tenant[b]@1/h; say tenant/a override 1/m; say tenant override 2/h
+    next_start tenant/a = 60; next_start tenant/b = 1800; unsay tenant/a override; next_start tenant/a = 1800
+    unsay tenant override; next_start tenant/a = 3600
+a rate override ends by itself and wakes parked tasks, not after the day that it would take [tenant | tenant/a]:
+    wait 0; take t1 on=tenant[a]@10/s; say * override 1/d until=+2000; park t2 on=tenant[a]@10/s; look = -
+    told 2000 2010; wait 2; look = t2
+a disabled limit has no other rate either:
+    wait 0; say mail override 2/d; say mail disable; take m0 m1 m2 m3 on=mail@1/d
+a rate that a deploy changes goes on from the last start:
+    wait 0; take m0 m1 m2 on=mail@1/h^3; deploy mail@2/h^3; arrive m3 on=mail@2/h^3 = -
+a limit without a rate gets one:
+    wait 0; take t0 on=api:4; say api override 1/s; arrive t1 t2 t3 on=api:4 = t1; wait 1; look slots=9 = t2
+    unsay api override; look slots=9 = t3
+"""
+
+REASONS = """
+a full limit is why, and the tasks before it:
+    arrive t0 t1 t2 t3 on=api:2; state t3 = parked; why t3 = Limit api is full: 2 of 2 permits are held.
+    why t3 2 = 1 task is before it in the line of api, of queue 'q'.
+    stranger: park later on=api:2; place later = 3; state t0 = held
+    why t0 = It runs, or is about to, on worker aaaaaaaa, and holds 1 permit of api.
+an override is why:
+    say api override 1 until=+60000; arrive t0 t1 on=api:2
+    why t1 = Limit api is full: 1 of 1 permits are held: 1 instead of 2 since TIME until TIME by ana@desk, because: w.
+a pause is why:
+    say tenant/a pause; arrive t on=tenant[a]:1+api:2 = -
+    why t = Limit tenant[a] is paused since TIME by ana@desk, because: w.
+    why t 2 = It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].
+a rate is why:
+    wait 0; arrive t0 t1 on=mail@1/h = t0; why t1 = The rate of limit mail (1/h) allows the next start in 3600.0 s.
+of several limits the one that is full is named:
+    arrive t0 t1 on=tenant[a]:1+api:2 = t0; why t1 = Limit tenant[a] is full: 1 of 1 permits are held.
+    why t1 2 = It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].
+a cost is why:
+    arrive small on=gpu:4; arrive big on=gpu:4 cost=4 = -
+    why big = Limit gpu is full: 1 of 4 permits are held, and it needs 4.
+a queue without a consumer is why:
+    say api pause; stranger: park left on=api:2; park next on=api:2; unsay api pause; pass_over api q2; look slots=0
+    why left = Its queue 'q2' has been passed over: it was offered a start, and no worker with a free slot consumes it.
+    why left 2 = It can start: it waits for a worker with a free slot that consumes queue 'q2'.
+    why next = 1 task is before it, but passed over: no worker with a free slot consumes queue 'q2'.
+    why next 2 = It can start...; look = next
+further back in a line that no worker serves the reason is the same as of the first:
+    arrive held on=one:1; stranger: park first on=one:1; stranger: park second on=one:1; end held
+    why second = 1 task is before it in the line of one, of queue 'q2'.
+    why second 2 = The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'.
+    why first = It can start: it waits for a worker with a free slot that consumes queue 'q2'.
+a lost lease and a deadline are why:
+    park t on=api:1 deadline=60 slots=1; expire t; look slots=0; why t 2 = It was started once before...
+    arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
+    come_due task late; look slots=0; state late = ended without running
+    why late = It waited for longer than its start_deadline: it ends as expired.
+a lost worker is why:
+    arrive t0 on=api:2; expire t0; why t0 2 = Its lease ended LONG s ago, so its worker is lost...
+a second delivery is named:
+    arrive t0 on=api:2; stranger: park t0 on=api:2 attempt=1
+    why t0 0 = Another delivery of the same task id waits for this one to end.
+of other tasks nothing is known:
+    take t; state other = unknown; place other = None
+    why other = No worker has seen it yet, or it has ended: look at its queue...
+"""
+
+HINTS = """
+a raised limit wakes the queue whose turn it is, and then the next:
+    take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
+    look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
+a limit that is not raised sends no hint [2 | 1]:
+    take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; permits gpu2 *; ready = -
+a lost lease wakes the queue whose turn it is, and no other:
+    take t1; take t2 on=gpu2:1; park t3 t4; stranger: park t5; park t6 on=gpu2:1 queue=q3; listen; expire t1; reap
+    ready = q
+
+a worker without slots wakes the others:
+    take t1; park t2; listen; end t1 = -; more = True; ready = q
+a queue is woken once by one call, however many of its tasks could start:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; listen; end t1 t2 t3 = -; ready = q
+a task without a slot in its call is ready for any worker, and needs no other look:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; end t1 t2 t3 slots=1 = t4; more = True; full_until = -
+a task without a slot in its call is offered, if another queue waits behind it:
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; stranger: park t6 on=gpu2:2
+    end t1 t2 t3 slots=1 = t4; offered = 1:gpu2 q
+a new line is reported once, so that workers park at once:
+    take t1; listen; park t2; hints = line gpu; peer: park t3; hints = -
+a line within one call is not reported:
+    permits gpu 1; listen; park t1 slots=1 = t1; hints = -
+"""
+
+STORIES = stories(
+    SEVERAL,
+    COSTS,
+    TURNS,
+    RATES,
+    WAITING,
+    SENT_BACK,
+    OVERRIDES,
+    DRAINED,
+    DROPPED,
+    PASSED_OVER,
+    RATE_OVERRIDES,
+    REASONS,
+    HINTS,
+)
 
 
 @pytest.mark.parametrize("steps", STORIES)

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.store.lock_story import LockStory
-from tests.store.stories import read_stories
+from tests.store.stories import stories
 
 PUBLISHING = """
 claiming again is ours, as a retry that publishes itself does:
@@ -123,6 +123,12 @@ a success that is reported early outlives its worker:
     put t1 remember=60 slots=1 = t1 run; succeeded t1 = 1; lease_ends t1; look = t1 done t1
 an early success of an earlier grant of the task counts:
     start t1 remember=60; succeeded t1 before = 1; lock = t1 done
+a success is remembered beside the lock of another run, after a lost lease:
+    put t remember=60 slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; peer: look = t run; end t
+    lease_ends t alone; look = -; claim t2 remember=60 = taken t; peer: end t; claim t2 remember=60 = taken t
+a success is remembered though its task went back in line:
+    put t remember=60 slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; end t
+    claim t2 remember=60 = taken t; records = -
 an early success counts though the lock is lost:
     start t1 remember=60; lease_ends t1; peer: reap 1; lock = -; succeeded t1 = 1; peer: claim t2 remember=60 = taken t1
 an early success does not take the lock of another task:
@@ -170,7 +176,7 @@ the next one comes before followers of the outcome, when the retry of the first 
     peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; lock_ends; peer: look slots=2 = t3 run
 the next one comes before followers of the outcome, though the lock cannot be read:
     publish t1 keep_last; start t1; peer: publish t2; peer: arrive t2 = -
-    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil; peer: claim t9 = taken t3
+    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil_lock; peer: claim t9 = taken t3
     peer: look slots=2 = t3 run
 a grant that comes to nothing leaves the lock as it was:
     publish t1; start t1; end t1 return; lock = t1 queued; peer: never t1; start t1; end t1 return; lock = -
@@ -326,10 +332,48 @@ a last one has not come when the first comes again:
     start t1 attempt=1; end t1 slots=2 = -; give_up t3 = 1; look slots=2 = t2 run
 """
 
-STORIES = [
-    pytest.param(steps, id=f"{title}") for text in (PUBLISHING, GATE, HOW_LONG, LEASES, AWAITED, LINES, NEWEST)
-    for title, steps in read_stories(text)
-]  # fmt: skip
+TOLD = """
+a skipped task does not run when it is delivered again, after its worker was killed:
+    start t0 skip; peer: arrive t1 skip slots=1 = t1 skip t0; lease_ends t1 alone; look = t1 skip t0; end t1 never
+    end t0; everywhere: ask t1 skip = has_run
+the other message of a skipped task does not run:
+    start t0 skip; peer: arrive t1 skip slots=1; everywhere: arrive t1 skip = -; end t0; peer: end t1 never
+    everywhere: look = -
+a replaced task does not run when its message comes late:
+    publish t0 replace; publish t1 replace; start t1; everywhere: arrive t0 slots=1 = t0 replaced t1
+    everywhere: end t0 told_again; end t1; peer: put t0 slots=1 = -
+an outcome that is asked for before the end leaves nothing:
+    publish t0 remember=60; peer: publish t1 remember=60 awaited; start t0; succeeded t0
+    peer: arrive t1 slots=1 = t1 conclude t0; peer: end t1; end t0; awaited = -; lock = t0 done; lock_awaited = 0
+a follower of a lost lease gets its end, as the lock outlasts the lease [done | failed]:
+    claim t0 expires; start t0 expires; peer: arrive t1 expires = -; lease_ends t0 alone; peer: look; end t0 *
+    peer: look = t1 conclude t0; lock = t0 *
+"""
+
+STEERED = """
+the lock of a dropped task is free, and the end of the task does not touch the next one:
+    arrive t0@other on=gpu; arrive t1 on=gpu; drop = 1; lock = -; claim t2 = claimed; told = t1
+    lock = t2 queued
+a duplicate that waited for a dropped task runs:
+    arrive t0@other on=gpu; arrive t1 on=gpu; arrive t2 on=gpu; parked_by_limit = t1 runs, t2 waits; drop t1 = 1
+    lock = t2 queued; parked_by_limit = t2 runs
+duplicates are dropped with it:
+    arrive t0@other on=gpu; arrive t1 on=gpu; arrive t2 on=gpu; arrive t3 on=gpu; drop = 3; lock = -; line = -
+one that was to run next is dropped:
+    start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; next = t1; drop = 1; lock = t0 running; next = -
+a drained singleton keeps its lock, and the duplicates that wait for it stay:
+    arrive t0@other on=gpu; publish t1; arrive t1 on=gpu; arrive t2 on=gpu; lend t1 t2 = t1; drained t1
+    lock = t1 queued; arrive t1 on=gpu; line = t1
+one that is to run next is lent out:
+    start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1 = t1; drained t1 = 1
+one whose turn came while it was lent out runs [not_drained t1 | expire t1]:
+    start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1; end t0 slots=1 = -; *; look = t1 run
+a lent task runs if its newer call is given up:
+    publish t0 keep_last; start t0 on=gpu; publish t1 keep_last; arrive t1 on=gpu; publish t2 keep_last; lend t1 = t1
+    not_drained t1; give_up t2 = 1; look = -; end t0 slots=1 = t1 run
+"""
+
+STORIES = stories(PUBLISHING, GATE, HOW_LONG, LEASES, AWAITED, LINES, NEWEST, TOLD, STEERED)
 
 
 @pytest.mark.parametrize("steps", STORIES)

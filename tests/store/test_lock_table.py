@@ -194,7 +194,7 @@ class World:
         elif self.event is Event.TOLD:
             worker.succeeded(run, "same", KEPT)
         elif self.event is Event.VAIN:
-            worker.end(run, Facts(False, Message.BROKER))  # type: ignore[arg-type]
+            worker.end(run, Facts(False, Message.BROKER))
         elif self.event in (Event.LOST, Event.LOST_AGAIN):
             if self.event is Event.LOST_AGAIN:
                 worker.claim("first", self.claimed)

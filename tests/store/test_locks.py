@@ -28,7 +28,7 @@ from tests.store.lock_caller import (
     state_of,
     told,
 )
-from tests.store.peek import KEY, expire, lapse, let_come_due, peek
+from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
 
@@ -396,30 +396,3 @@ def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
     assert told(worker.look_once()) == [("older", "replaced", "newer")]
-
-
-def test_remembered_success_counts_beside_a_lost_run(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
-    plan = plan_of(remember=60)
-    (first,) = worker.put_once("t", plan, slots=1)
-    worker.look(0)
-    expire(redis, "t")
-    peer.look(0)
-    (second,) = peer.look_once(1)
-    worker.end(first)
-    expire(redis, "t")
-    worker.look(0)
-    assert worker.look_once(1) == ()
-    assert worker.claim("t2", plan)[1] == "t"
-    peer.end(second)
-    assert worker.claim("t2", plan)[1] == "t"
-
-
-def test_remembered_success_counts_though_it_is_in_line(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
-    plan = plan_of(remember=60)
-    (first,) = worker.put_once("t", plan, slots=1)
-    worker.look(0)
-    expire(redis, "t")
-    peer.look(0)
-    worker.end(first)
-    assert worker.claim("t2", plan)[1] == "t"
-    assert not peek(redis).records

@@ -35,28 +35,6 @@ def test_many_parked_and_nothing_free_costs_a_few_reads(worker: Caller, one: Lim
     assert costs[0] == costs[1] <= 24
 
 
-def test_the_oldest_of_all_limits_starts_first(worker: Caller, one: Limit, two: Limit) -> None:
-    """With one slot, the ticket decides, not the name of the limit."""
-    held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
-    worker.put("on two", two)
-    worker.put("on one", one)
-    worker.exchange(0, ended=[ended(each) for each in held])
-    reply = worker.look(1)
-    assert [grant.task for grant in reply.grants] == ["on two"]
-    assert reply.more
-    assert [grant.task for grant in worker.look(1).grants] == ["on one"]
-
-
-def test_all_slots_are_filled(worker: Caller, one: Limit, two: Limit) -> None:
-    held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
-    for task, limit in (("a", one), ("b", two), ("c", one), ("d", two)):
-        worker.put(task, limit)
-    worker.exchange(0, ended=[ended(each) for each in held])
-    reply = worker.look(5)
-    assert [grant.task for grant in reply.grants] == ["a", "b", "d"]
-    assert not reply.more
-
-
 def test_task_behind_a_lease_looks_when_it_ends(worker: Caller, one: Limit, redis: Redis) -> None:
     """If its holder is gone, the permit is not idle until the next look on the clock."""
     worker.take("t1", one)

@@ -1,4 +1,4 @@
-"""Workers cannot renew while the store is away, so leases that ended in an outage prove nothing about them."""
+"""Outages of the store: what no story of test_mishap_stories.py has, such as many workers and set times."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from redis import Redis
 
 from celery_throttle.core.dedup import LockUntil
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller
-from tests.store.lock_caller import LockCaller, end_lock, plan_of
-from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import KEY, be_away, expire, peek
 
-PLAN = plan_of()
-RENEWED = 1
 MOMENT_MS = 4000
 
 
@@ -29,38 +26,6 @@ def come_back(worker: Caller, *limits: Limit) -> None:
     """Report that it could not reach the store for longer than a live worker is ever silent."""
     declared = [(limit.name, limit.declared) for limit in limits]
     execute(worker.client, worker.store.declare("", declared, keeps=True, away=worker.store.lease / 3))
-
-
-def test_first_look_reclaims_nothing(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
-    for task in ("t1", "t2"):
-        worker.take(task, two)
-    peer.put("t3", two)
-    be_away(redis)
-    reply = peer.look()
-    assert (reply.grants, reply.reclaimed) == ((), ())
-    assert left(redis) == {"t1": True, "t2": True}
-    assert 0 < reply.wait <= MOMENT_MS / 1000 + 0.1, "it looks again when the moment is over"
-
-    end_moment(redis)
-    reply = peer.look(2)
-    assert [grant.task for grant in reply.grants] == ["t3"]
-    assert len(reply.reclaimed) == 2
-
-
-def test_the_reaper_reclaims_nothing(worker: Caller, one: Limit, redis: Redis) -> None:
-    worker.take("t", one)
-    be_away(redis)
-    assert worker.reap() == []
-    assert left(redis) == {"t": True}
-    end_moment(redis)
-    assert worker.reap() == [("t", "1:gpu")], "it is given once"
-
-
-def test_while_others_call_a_lease_that_ended_is_lost(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    worker.take("t1", one)
-    peer.put("t2", one)
-    expire(redis, "t1")
-    assert [grant.task for grant in peer.look().grants] == ["t2"]
 
 
 def test_delivery_of_a_task_lost_with_many_others_starts(worker: Caller, peer: Caller, redis: Redis) -> None:
@@ -102,16 +67,6 @@ def test_new_worker_takes_none_for_lost_after_an_outage_as_long_as_a_short_lease
     assert [each.task for each in new.look().reclaimed] == ["t"]
 
 
-def test_worker_back_from_an_outage_takes_none_for_lost(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """Another worker has called before, but it may have come back a moment earlier."""
-    worker.take("t1", one)
-    peer.put("t2", one)
-    expire(redis, "t1")
-    come_back(peer, one)
-    assert peer.look().grants == ()
-    assert left(redis) == {"t1": True}
-
-
 def test_a_call_that_was_long_on_its_way_takes_nothing_for_lost(
     worker: Caller, peer: Caller, two: Limit, redis: Redis
 ) -> None:
@@ -122,24 +77,6 @@ def test_a_call_that_was_long_on_its_way_takes_nothing_for_lost(
     expire(redis, "t1")
     assert peer.exchange(1, clock=1000.0 - peer.store.lease / 3).grants == ()
     assert left(redis) == {"t1": True, "t2": False}
-
-
-def test_a_moment_is_given_once(worker: Caller, two: Limit, redis: Redis) -> None:
-    """Also if the next one to come back was away itself: the others have had the time to renew."""
-    for task in ("t1", "t2"):
-        worker.take(task, two)
-    end_moment(redis)
-    expire(redis, "t2")
-    come_back(worker, two)
-    assert left(redis) == {"t1": False, "t2": True}
-
-
-def test_a_moment_ends_though_no_worker_calls(worker: Caller, one: Limit, redis: Redis, clock: StoreClock) -> None:
-    worker.take("t", one)
-    be_away(redis)
-    assert worker.reap() == []
-    clock.move((MOMENT_MS + 1) * 1000)
-    assert worker.reap() == [("t", "1:gpu")]
 
 
 def test_a_lease_that_ends_soon_has_the_moment_too(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -163,37 +100,7 @@ def test_return_during_a_moment_gives_no_other(worker: Caller, two: Limit, redis
     assert store.meta["moment"] == f"{soon:.0f}"
 
 
-def test_first_renewal_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
-    mine, others = worker.take("t1", two), peer.take("t2", two)
-    be_away(redis)
-    assert worker.renew(mine) == [RENEWED]
-    assert left(redis) == {"t1": False, "t2": True}
-    assert worker.reap() == []
-    assert peer.renew(others) == [RENEWED]
-    assert left(redis) == {"t1": False, "t2": False}
-
-
-def test_a_second_delivery_waits(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """The broker was away, too, and delivers running tasks again."""
-    mine = worker.take("t", one)
-    be_away(redis)
-    answer, _ = peer.ask("t", one)
-    assert answer == 0, "it must be parked"
-    assert worker.renew(mine) == [RENEWED]
-
-
 # -- identity locks ----------------------------------------------------------------------------------------------------
-
-
-def test_a_task_that_runs_keeps_its_lock(once: LockCaller, redis: Redis) -> None:
-    """However long it was: a payment must not be made again."""
-    runs = once.start("first", once.publish("first", PLAN))
-    be_away(redis)
-    end_lock(redis)
-    assert once.claim("second", PLAN).answer == TAKEN
-    assert once.reap() == []
-    assert once.renew_once(runs) == RENEWED
-    assert once.claim("third", PLAN).answer == TAKEN
 
 
 @pytest.mark.parametrize("lock_until", ["finished", "started"])
@@ -204,10 +111,3 @@ def test_a_lock_that_ends_soon_outlives_the_moment(once: LockCaller, redis: Redi
     come_back(once)
     store = peek(redis)
     assert store.lock_ends() > store.leases["first"] > store.now
-
-
-def test_a_lock_of_one_that_was_never_delivered_ends(once: LockCaller, redis: Redis) -> None:
-    once.publish("first", PLAN)
-    be_away(redis)
-    lapse(redis, "locks:same")
-    assert once.claim("second", PLAN).answer != TAKEN

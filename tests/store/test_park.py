@@ -7,7 +7,7 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from tests.store.caller import KEYS, Caller, started
-from tests.store.peek import let_come_due, peek
+from tests.store.peek import peek
 
 
 def test_parked_tasks_wait_in_the_order_given(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -88,14 +88,3 @@ def test_a_clock_that_is_set_back_changes_no_order(worker: Caller, one: Limit, r
     for task in tasks:
         worker.put(task, one)
     assert peek(redis).waiting("gpu") == ["t1", *tasks]
-
-
-def test_a_newer_attempt_has_a_deadline_of_its_own(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Another delivery of its first attempt waited for too long, and no worker had a slot for that outcome."""
-    held = worker.take("t", one)
-    worker.put("t1", one, wait_ms=60000)
-    let_come_due(redis, "task", "t1")
-    worker.look(0)
-    worker.put("t1", one, attempt=1, wait_ms=60000)
-    (grant,) = worker.release(held, slots=1).grants
-    assert (grant.attempt, grant.expired) == (1, False)

@@ -10,8 +10,8 @@ from redis import Redis
 from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
 from tests.primitives.faults import StoreClock
-from tests.store.caller import passed, started
-from tests.store.peek import KEY, peek
+from tests.store.caller import passed
+from tests.store.peek import KEY
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -30,63 +30,6 @@ def rates(*rates: str, burst: int = 1) -> str:
 
 def next_start(steering: Steering, limit: Limit | str) -> float:
     return steering.stands(limit).next_start_in
-
-
-def test_a_faster_rate_counts_from_the_last_start(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
-    mail = terms(MAIL).same
-    assert worker.arrive("m1", mail)
-    worker.put("m2", mail)
-    clock.move(2 * SECOND)
-    steering.say(MAIL, "override", rates("20/m"))
-    assert next_start(steering, MAIL) == 1
-    assert 1 <= worker.look(9).wait <= 1.01
-    clock.move(SECOND)
-    assert started(worker.look(9)) == ("m2",)
-    assert next_start(steering, MAIL) == 3
-
-
-def test_a_slower_rate_counts_from_the_last_start(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
-    mail = terms(Limit("mail", rate="20/m")).same
-    assert worker.arrive("m1", mail)
-    clock.move(2 * SECOND)
-    steering.say(MAIL, "override", rates("1/m"))
-    assert next_start(steering, MAIL) == 58
-    assert steering.unsay(MAIL, "override") == 1
-    assert next_start(steering, MAIL) == 1
-
-
-def test_a_change_between_two_starts_leaves_no_trace(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    mail = terms(Limit("mail", rate="10/m", burst=5)).same
-    for number in range(3):
-        assert worker.arrive(f"m{number}", mail)
-    before = peek(redis).hashes["rates"]
-    for rate in ("1/d", "10/s", "10/m"):
-        steering.say(MAIL, "override", rates(rate, burst=3))
-        assert next_start(steering, MAIL) == {"1/d": 0, "10/s": 0, "10/m": 0}[rate], "two more might have started"
-    steering.unsay(MAIL, "override")
-    assert peek(redis).hashes["rates"] == before
-    assert [bool(worker.arrive(f"n{number}", mail)) for number in range(3)] == [True, True, False]
-
-
-def test_no_burst_is_given_twice(worker: TermsCaller, steering: Steering) -> None:
-    """However often the rate changes: as many as might have started at once may still."""
-    mail = terms(Limit("mail", rate="1/h", burst=3)).same
-    assert worker.arrive("m0", mail)
-    found = []
-    for number, rate in enumerate(("2/h", "1/m", "30/m", "2/h", "1/m")):
-        steering.say(MAIL, "override", rates(rate, burst=3))
-        found.append(bool(worker.ask(f"m{number + 1}", mail)[0]))
-    assert found == [True, True, False, False, False]
-
-
-def test_a_smaller_burst_starts_the_next_after_one_spacing(worker: TermsCaller, steering: Steering) -> None:
-    mail = terms(Limit("mail", rate="10/m", burst=5)).same
-    for number in range(5):
-        assert worker.arrive(f"m{number}", mail)
-    steering.say(MAIL, "override", rates("10/m"))
-    assert next_start(steering, MAIL) == 6
-    steering.say(MAIL, "override", rates("1/h"))
-    assert next_start(steering, MAIL) == 3600
 
 
 def test_of_several_rates_each_goes_on_from_the_nearest(
@@ -112,45 +55,6 @@ def test_a_start_that_was_booked_for_later_keeps_its_time(
     assert [each - clock.now for each in booked] == [0, 60 * SECOND, 120 * SECOND]
     steering.say(mail, "override", rates("1/s"))
     assert steering.ask(steering.store.reserve("mail", mail.declared, 1, 1e12))[0] == clock.now + 121 * SECOND
-
-
-def test_start_that_did_not_begin_is_given_back_after_a_change(worker: TermsCaller, steering: Steering) -> None:
-    mail = terms(Limit("mail", rate="1/h")).same
-    held = worker.arrive("m1", mail)
-    assert held
-    steering.say(MAIL, "override", rates("2/h"))
-    worker.end(held, "never")
-    assert next_start(steering, MAIL) == 0
-
-
-def test_an_override_of_one_key_comes_before_that_of_all_rates(worker: TermsCaller, steering: Steering) -> None:
-    tenant = Limit("tenant", rate="1/h", key="tenant")
-    needs = terms(tenant)
-    for key in "ab":
-        assert worker.arrive(key, needs.needs({"keys": {"tenant": key}}))
-    steering.say("tenant\x1fa", "override", rates("1/m"))
-    steering.say("tenant", "override", rates("2/h"))
-    assert [next_start(steering, f"tenant\x1f{key}") for key in "ab"] == [60, 1800]
-    steering.unsay("tenant\x1fa", "override")
-    assert next_start(steering, "tenant\x1fa") == 1800
-    steering.unsay("tenant", "override")
-    assert next_start(steering, "tenant\x1fa") == 3600
-
-
-@pytest.mark.parametrize("bucket", ["tenant", "tenant\x1fa"])
-def test_rate_override_ends_by_itself_and_wakes_parked_tasks(
-    bucket: str, worker: TermsCaller, steering: Steering, clock: StoreClock
-) -> None:
-    """Not after the day that the slower rate would take."""
-    needs = terms(Limit("tenant", rate="10/s", key="tenant")).needs({"keys": {"tenant": "a"}})
-    assert worker.arrive("t1", needs)
-    steering.say(bucket, "override", rates("1/d"), until="+2000")
-    worker.put("t2", needs)
-    reply = worker.look(9)
-    assert not reply.grants
-    assert 2 <= reply.wait <= 2.01
-    clock.move(2 * SECOND)
-    assert started(worker.look(9)) == ("t2",)
 
 
 def test_permits_and_rate_are_overridden_each_for_itself(worker: TermsCaller, steering: Steering) -> None:
@@ -194,37 +98,10 @@ def test_both_at_once_are_one_change(worker: TermsCaller, steering: Steering) ->
     assert ended.what == "reset api, 3 -> 2 permits, rate 2/h (burst 4) -> 1/h"
 
 
-def test_a_disabled_limit_has_no_other_rate_either(worker: TermsCaller, steering: Steering) -> None:
-    mail = terms(MAIL).same
-    steering.say(MAIL, "override", rates("2/d"))
-    steering.say(MAIL, "disable")
-    assert all(worker.arrive(f"m{number}", mail) for number in range(4))
-    assert steering.stands(MAIL).rates_in_force == ()
-
-
-def test_rate_changed_by_a_deploy_goes_on_from_the_last_start(worker: TermsCaller) -> None:
-    """No burst is free for being declared anew."""
-    for number in range(3):
-        assert worker.arrive(f"m{number}", terms(Limit("mail", rate="1/h", burst=3)).same)
-    faster = Limit("mail", rate="2/h", burst=3)
-    worker.declare(faster)
-    assert not worker.arrive("m3", terms(faster).same)
-
-
 # -- a limit that has no rate ------------------------------------------------------------------------------------------
 
 API = Limit("api", 4)
 ONE = terms(API).same
-
-
-def test_a_limit_without_a_rate_gets_one(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
-    assert worker.arrive("t0", ONE)
-    steering.say(API, "override", rates("1/s"))
-    assert [bool(worker.arrive(f"t{number}", ONE)) for number in range(1, 4)] == [True, False, False]
-    clock.move(SECOND)
-    assert started(worker.look(9)) == ("t2",)
-    steering.unsay(API, "override")
-    assert started(worker.look(9)) == ("t3",)
 
 
 def test_workers_of_the_limit_learn_to_pass_on_no_permits(worker: TermsCaller, steering: Steering) -> None:

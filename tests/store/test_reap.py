@@ -9,7 +9,6 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from tests.store.caller import Caller
-from tests.store.conftest import Hints
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.support.waiting import until
@@ -34,22 +33,6 @@ def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:
         worker.take(task, many)
     expire(redis, *tasks)
     assert [len(worker.reap(4)) for _ in range(4)] == [4, 4, 1, 0]
-
-
-def test_whose_turn_it_is_is_woken(
-    worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis, hints: Hints
-) -> None:
-    """No other queue or limit gets a hint."""
-    worker.take("t1", one)
-    worker.take("t2", two)
-    for task in ("t3", "t4"):
-        worker.put(task, one)
-    stranger.put("t5", one)
-    worker.put("t6", two, queue="q3")
-    hints.take()
-    expire(redis, "t1")
-    worker.reap()
-    assert hints.ready() == ["q"]
 
 
 @pytest.mark.parametrize("live", [10, 1000])

@@ -36,14 +36,6 @@ def test_waiting_callers_outside_of_tasks_are_kept(worker: Caller, one: Limit, r
     assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to report"
 
 
-def test_task_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its renewal was put together during the call that reports it: see `worker/store_side/renewals.py`."""
-    run = worker.take("t", one)
-    worker.send_back(run, 0.0)
-    assert worker.renew(run, number=0) == [LATER]
-    assert not peek(redis).leases
-
-
 def test_renewal_that_an_emptied_store_gets_late_puts_nothing_back(worker: Caller, two: Limit, redis: Redis) -> None:
     """The holder may have ended since, and the store has lost the call that reported that."""
     held = worker.take("t", two)

@@ -38,13 +38,6 @@ def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, 
     assert all(after.leases[task] >= before.leases[task] for task in before.leases)
 
 
-def test_a_permit_that_was_asked_for_is_found(worker: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    assert worker.again().asked == (Answer.GRANTED,)
-    worker.release(held)
-    assert not peek(redis).records
-
-
 def test_replayed_refusal_has_the_same_reason(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.release(worker.take("ran", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
     worker.take("t", one)
@@ -52,13 +45,6 @@ def test_replayed_refusal_has_the_same_reason(worker: Caller, peer: Caller, one:
     told = worker.exchange(asked=[worker.arrival(task, one) for task in ("ran", "parked", "new")]).asked
     assert told == (Answer.HAS_RUN, Answer.PARKED, Answer.MUST_PARK)
     assert worker.again().asked == told
-
-
-def test_task_that_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Redis) -> None:
-    held = [worker.take(task, two) for task in ("t1", "t2")]
-    worker.release(held[0])
-    worker.again()
-    assert peek(redis).used == {"gpu2": 1}
 
 
 def test_replayed_withdrawal_returns_the_message_again(worker: Caller, one: Limit) -> None:
@@ -103,19 +89,6 @@ def test_error_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> No
     peer.exchange(errors=1)
     worker.look()
     assert peek(redis).meta["errors"] == "3"
-
-
-def test_another_number_is_another_call(worker: Caller, one: Limit) -> None:
-    worker.take("t", one)
-    assert worker.put("t1", one).parked == (2,)
-    assert worker.put("t2", one).parked == (2,)
-
-
-def test_the_numbers_of_two_workers_are_their_own(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    worker.put("t1", one)
-    peer.put("t2", one)
-    assert worker.number == peer.number
-    assert peek(redis).parked.keys() == {"t1", "t2"}
 
 
 def test_call_of_a_worker_after_its_sign_off_does_nothing(

@@ -9,7 +9,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.sites import Sites
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, Heard, ended, started
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
 

@@ -133,46 +133,7 @@ def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: 
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> None:
-    """Nor is its queue offered a task that it cannot take, and passed over because it did not."""
-    worker, other = TermsCaller(redis, "aaaaaaaa", "q"), TermsCaller(redis, "bbbbbbbb", "r")
-    gpu = Limit("gpu", 4)
-    small = [other.arrive(f"s{number}", terms(gpu).same) for number in range(4)]
-    assert not worker.arrive("big", terms(gpu, cost=2).same)
-    for number in range(5):
-        other.put(f"later{number}", terms(gpu).same)
-    assert small[0]
-    assert small[1]
-    assert other.end(small[0], slots=5) == ()
-    assert not peek(redis).offered
-    assert not other.arrive("last", terms(gpu).same)
-    assert other.end(small[1], slots=5) == ()
-    assert peek(redis).offered == {"2:gpu\0q"}, "now it can"
-    assert started(worker.look(1)) == ("big",)
-    assert used(redis) == {"gpu": 4}
-
-
-def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redis: Redis) -> None:
-    """The limit was lowered since, or the cost is found out for each call."""
-    gpu = Limit("gpu", 2)
-    held = worker.arrive("s", terms(gpu).same)
-    assert held
-    assert not worker.arrive("big", terms(gpu, cost="pages").needs({"cost": 5}))
-    assert worker.end(held, slots=1) == ("big",)
-    assert used(redis) == {"gpu": 5}
-
-
 # -- rates -------------------------------------------------------------------------------------------------------------
-
-
-def test_booking_ends_by_itself(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
-    held = worker.arrive("m1", terms(Limit("mail", rate="20/s")).same)
-    assert held
-    worker.end(held)
-    assert "rates:mail" in peek(redis).sets["ends"]
-    clock.move(SECOND)
-    worker.reap()
-    assert not peek(redis).hashes["rates"]
 
 
 def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller, clock: StoreClock) -> None:
@@ -228,35 +189,6 @@ def serve(worker: TermsCaller, run: Arrival | Grant, count: int) -> tuple[str, A
     return order, run
 
 
-def test_keys_take_turns(worker: TermsCaller) -> None:
-    needs = in_turns(Limit("api", 1, fair_by="who"))
-    held = worker.arrive("x", needs["a"])
-    assert held
-    for number in range(6):
-        worker.arrive(f"a{number}", needs["a"])
-    for number in range(3):
-        worker.arrive(f"b{number}", needs["b"])
-    worker.arrive("c0", needs["c"])
-    order, _ = serve(worker, held, 10)
-    assert sorted(order[:3]) == ["a", "b", "c"]
-    assert sorted(order[3:7]) == ["a", "a", "b", "b"]
-    assert order[7:] == "aaa", "and none is left idle"
-
-
-def test_one_that_is_to_come_again_has_the_next_turn_of_its_key(worker: TermsCaller) -> None:
-    """Behind those of its key, not behind all others."""
-    needs = in_turns(Limit("api", 1, fair_by="who"))
-    held = worker.arrive("x", needs["c"])
-    assert held
-    for task in ("a0", "b0", "b1", "b2", "b3"):
-        worker.arrive(task, needs[task[0]])
-    (first,) = worker.release(held, slots=1).grants
-    assert first.task == "a0"
-    (run,) = worker.release(first, "requeue", slots=1).grants
-    order, _ = serve(worker, run, 4)
-    assert order.index("a") < 3
-
-
 def test_a_newer_attempt_of_a_task_before_all_others_takes_no_turn(worker: TermsCaller, redis: Redis) -> None:
     """A service asked to slow down, so the task went before all others; now a retry of it comes in its place."""
     needs = in_turns(Limit("api", 1, fair_by="who"))
@@ -269,19 +201,6 @@ def test_a_newer_attempt_of_a_task_before_all_others_takes_no_turn(worker: Terms
     assert (first.task, first.attempt) == ("t", 1)
     assert worker.end(first, slots=1) == ("b",)
     assert all(float(place) > 0 for place in peek(redis).hashes["turns"].values())
-
-
-def test_absent_key_saves_no_turns_up(worker: TermsCaller) -> None:
-    needs = in_turns(Limit("api", 1, fair_by="who"))
-    held = worker.arrive("x", needs["a"])
-    assert held
-    for number in range(12):
-        worker.arrive(f"a{number}", needs["a"])
-    _, run = serve(worker, held, 6)
-    for number in range(4):
-        worker.arrive(f"b{number}", needs["b"])
-    order, _ = serve(worker, run, 6)
-    assert sorted(order[:6]) == ["a", "a", "a", "b", "b", "b"]
 
 
 def test_a_heavier_key_has_more_turns(worker: TermsCaller) -> None:

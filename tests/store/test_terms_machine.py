@@ -21,7 +21,7 @@ from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Reply
 from tests.store.caller import ENDS, ended, held_by
-from tests.store.conftest import Hints
+from tests.store.hints import Hints
 from tests.store.peek import KEY, Record, Snapshot, check, expire, let_come_due, pass_over, peek, startable
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.machines import run_machine

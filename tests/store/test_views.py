@@ -19,10 +19,10 @@ from celery_throttle.store.needs import Need
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
 from celery_throttle.store.workers import read_services
-from tests.store.caller import Caller, started
+from tests.store.caller import Caller
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import KEY, expire, let_come_due, pass_over, peek
+from tests.store.peek import KEY, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -33,7 +33,6 @@ READS = {
 }
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 ONE, BOTH = terms(API).same, terms(API, TENANT)
-NOBODY_CONSUMES = "no worker with a free slot consumes"
 
 
 def of(tenant: str) -> Needs:
@@ -77,7 +76,7 @@ def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
     assert stands.rates == (RateStatus("10/m", 1), RateStatus("500/h", 50))
     assert (stands.held, stands.parked, stands.declared) == (1, 1, True)
     assert 0 < stands.next_start_in <= 6
-    assert str(stands).startswith("mail 1/3, 1 wait (7 may), rate 10/m, rate 500/h (burst 50), next start in ")
+    assert str(stands).startswith("mail 1/3, 1 parked (at most 7), rate 10/m, rate 500/h (burst 50), next start in ")
     assert {stands.override, stands.paused, stands.disabled, stands.held_back} == {None}
     assert {stands.stopped, stands.full} == {False}
 
@@ -247,40 +246,6 @@ def test_waiting_tasks_of_a_lock(redis: Redis, steering: Steering) -> None:
 # -- why ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_full(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
-    fill(worker, ONE, 4)
-    why = steering.explain("t3")
-    assert (why.state, why.limit, why.place, why.queue) == ("parked", "api", 2, "q")
-    assert why.reasons == (
-        "Limit api is full: 2 of 2 permits are held.",
-        "1 task is before it in the line of api, of queue 'q'.",
-    )
-    assert why.limits == (steering.stands(API),)
-    stranger.put("later", ONE)
-    assert steering.explain("later").place == 3
-    held = steering.explain("t0")
-    assert held.state == "held"
-    assert held.reasons[0] == "It runs, or is about to, on worker aaaaaaaa, and holds 1 permit of api."
-
-
-def test_an_override_is_why(worker: TermsCaller, steering: Steering) -> None:
-    steering.say(API, "override", 1, until="+60000", why="incident 42")
-    fill(worker, ONE, 2)
-    (why,) = steering.explain("t1").reasons
-    assert why.startswith("Limit api is full: 1 of 1 permits are held: 1 instead of 2 since 2")
-    assert " UTC until 2" in why
-    assert why.endswith(" UTC by ana@desk, because: incident 42.")
-
-
-def test_a_pause_is_why(worker: TermsCaller, steering: Steering) -> None:
-    steering.say("tenant\x1fa", "pause", why="asked us to stop")
-    worker.arrive("t", of("a"))
-    why, needs = steering.explain("t").reasons
-    assert why.startswith("Limit tenant[a] is paused since 2")
-    assert why.endswith(" UTC by ana@desk, because: asked us to stop.")
-    assert needs == "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a]."
-
-
 def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     redis.hset(KEY["overrides"], "api", json.dumps({"hold": [0, 9e12, "t7", "rate limited", 1.5e12]}))
     redis.zadd(KEY["ends"], {"overrides:api": 9e12})
@@ -298,43 +263,6 @@ def test_a_permit_outside_of_tasks(redis: Redis, steering: Steering) -> None:
     assert why == "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
 
 
-def test_a_rate_is_why(worker: TermsCaller, steering: Steering) -> None:
-    fill(worker, terms(Limit("mail", rate="1/h")).same, 2)
-    (why,) = steering.explain("t1").reasons
-    assert why.startswith("The rate of limit mail (1/h) allows the next start in 3")
-
-
-def test_blocking_limit_of_several_is_named(worker: TermsCaller, steering: Steering) -> None:
-    fill(worker, of("a"), 2)
-    full, needs = steering.explain("t1").reasons
-    assert full == "Limit tenant[a] is full: 1 of 1 permits are held."
-    assert needs.endswith("waits in the line of tenant[a].")
-
-
-def test_a_cost_is_why(worker: TermsCaller, steering: Steering) -> None:
-    gpu = Limit("gpu", 4)
-    worker.arrive("small", terms(gpu).same)
-    worker.arrive("big", terms(gpu, cost=4).same)
-    assert steering.explain("big").reasons[0] == "Limit gpu is full: 1 of 4 permits are held, and it needs 4."
-
-
-def test_queue_without_consumer(worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis) -> None:
-    steering.say(API, "pause")
-    stranger.put("left behind", ONE)
-    worker.put("next", ONE)
-    steering.unsay(API, "pause")
-    pass_over(redis, "api", "q2")
-    worker.look(0)
-    passed, slot = steering.explain("left behind").reasons
-    assert passed.startswith("Its queue 'q2' has been passed over")
-    assert NOBODY_CONSUMES in passed
-    assert slot == "It can start: it waits for a worker with a free slot that consumes queue 'q2'."
-    before, slot = steering.explain("next").reasons
-    assert before == "1 task is before it, but passed over: no worker with a free slot consumes queue 'q2'."
-    assert slot.startswith("It can start")
-    assert started(worker.look(1)) == ("next",)
-
-
 def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     """It went to and fro between its limits for so long that it stops the others."""
     fill(worker, ONE, 2)
@@ -350,46 +278,11 @@ def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis
     assert barred not in (*steering.explain("both").reasons, *steering.explain("older").reasons)
 
 
-def test_it_was_lost_before_and_may_not_wait_for_ever(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    limited = terms(Limit("api", 1), start_deadline=60.0).same
-    worker.put("t", limited, slots=1)
-    expire(redis, "t")
-    worker.look(0)
-    reasons = steering.explain("t").reasons
-    assert any(reason.startswith("It was started once before") for reason in reasons)
-    worker.arrive("first", limited)
-    assert worker.arrive("late", limited) is None
-    assert any(reason.startswith("It expires at 2") for reason in steering.explain("late").reasons)
-    let_come_due(redis, "task", "late")
-    worker.look(0)
-    why = steering.explain("late")
-    assert why.state == "ended without running"
-    assert why.reasons[0] == "It waited for longer than its start_deadline: it ends as expired."
-
-
-def test_a_lost_worker_is_why(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    fill(worker, ONE, 1)
-    expire(redis, "t0")
-    assert "so its worker is lost" in steering.explain("t0").reasons[1]
-
-
-def test_a_second_delivery(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
-    fill(worker, ONE, 1)
-    stranger.put("t0", ONE, attempt=1)
-    assert steering.explain("t0").reasons[-1] == "Another delivery of the same task id waits for this one to end."
-
-
 def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
     worker.declare(API)
     worker.declare(API, known="1")
     worker.put("t", ONE)
     assert steering.explain("t").reasons[0].startswith("The store lost its data: nothing starts for another ")
-
-
-def test_of_others_nothing_is_known(steering: Steering) -> None:
-    why = steering.explain("nobody")
-    assert (why.state, why.limits, why.place) == ("unknown", (), None)
-    assert why.reasons[0].startswith("No worker has seen it yet, or it has ended: look at its queue")
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -433,21 +326,6 @@ def test_limit_without_keys_and_overrides_takes_five_commands(
             assert [each.name for each in read_statuses(execute(redis, call))] == names[:most]
         costs.append(sum(made.values()))
     assert costs[2] - costs[1] <= 50 * 5
-
-
-def test_further_back_in_a_line_that_no_worker_serves(
-    worker: TermsCaller, stranger: TermsCaller, steering: Steering
-) -> None:
-    """The same as of the first."""
-    held = worker.arrive("held", terms(Limit("one", 1)).same)
-    assert held is not None
-    for task in ("first", "second"):
-        stranger.put(task, terms(Limit("one", 1)).same)
-    worker.end(held)
-    before, slot = steering.explain("second").reasons
-    assert before == "1 task is before it in the line of one, of queue 'q2'."
-    assert slot == "The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'."
-    assert steering.explain("first").reasons == (slot.replace("The first of them", "It"),)
 
 
 def test_a_worker_is_one_of_the_broker_that_its_queues_name(redis: Redis, one: Limit) -> None:

@@ -324,7 +324,7 @@ def test_time_moves_a_caller_that_waits_for_a_permit(kit: ThrottleTest) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, True, "1h", float("nan")])
 def test_no_time(kit: ThrottleTest, wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"advance: seconds or a timedelta, .* are wanted, got .*: write"):
+    with pytest.raises(ConfigurationError, match=r"advance: by must be seconds or a timedelta, .*, got .*: write"):
         kit.advance(wrong)
 
 

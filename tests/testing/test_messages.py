@@ -72,38 +72,38 @@ def test_parked_and_held(kit: ThrottleTest, tasks: Any) -> None:
               shop.render[A]: held
               It runs, or is about to, on worker w1, and holds 1 permit of api.
               Its lease ends in 60 s unless its worker renews it.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_parked, d, place=1, **SOON), **results) == message("""
             shop.render[D] has place 2 behind api, not 1: the line is C, D.
               shop.render[D]: parked
               Limit api is full: 2 of 2 permits are held.
               1 task is before it in the line of api, of queue 'celery'.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_parked, c, behind=TENANT, key="t1", **SOON), **results) == message("""
             shop.render[C] is parked behind api, not behind tenant[t1].
               shop.render[C]: parked
               Limit api is full: 2 of 2 permits are held.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_held, "api", 1, **SOON), **results) == message("""
             api has 2 permits in use, not 1, held by A, B.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_line, "api", [d, c], **SOON), **results) == message("""
             The line of api is C, D, not D, C: place 1 differs.
               shop.render[C]: parked
               Limit api is full: 2 of 2 permits are held.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_line, "api", [c, d, a], **SOON), **results) == message("""
             The line of api is C, D, not C, D, A: place 3 differs.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
         assert shown(failing(kit.assert_held, "crawls", 1, **SOON)) == message("""
             crawls has 0 permits in use, not 1, held by no task.
-              status: api 2/2, 2 wait
+              status: api 2/2, 2 parked
         """)
 
 
@@ -118,17 +118,17 @@ def test_started(kit: ThrottleTest, tasks: Any) -> None:
               shop.render[A]: held
               It runs, or is about to, on worker w1, and holds 1 permit of api.
               Its lease ends in 60 s unless its worker renews it.
-              status: api 2/2, 1 wait
+              status: api 2/2, 1 parked
         """)
         assert shown(failing(kit.assert_started, b, **SOON), B=b) == message("""
             shop.render[B] has not started within 0.05 s: it is parked behind api, place 1.
               shop.render[B]: parked
               Limit api is full: 2 of 2 permits are held.
-              status: api 2/2, 1 wait
+              status: api 2/2, 1 parked
         """)
         assert shown(failing(gate.wait_for, 2, **SOON)) == message("""
             1 of 2 bodies came to the gate within 0.05 s.
-              status: api 2/2, 1 wait
+              status: api 2/2, 1 parked
         """)
     early = tasks["render"].apply_async((3,), countdown=1000)
     kit.drain()
@@ -192,7 +192,7 @@ def test_dropped_and_sent_back(kit: ThrottleTest, tasks: Any) -> None:
         shop.sync[B] pauses its limits for 30 s, not for 60 s.
           shop.sync[B]: parked
           Limit shop.sync is held back since THEN until THEN by B, because: rate limited.
-          status: shop.sync 0/1, 1 wait, held back by B until THEN (rate limited)
+          status: shop.sync 0/1, 1 parked, held back by B until THEN (rate limited)
     """)
     runs = tasks["render"].delay(1)
     kit.drain()
@@ -278,7 +278,7 @@ def test_tools(kit: ThrottleTest, tasks: Any) -> None:
         for permits, wanted in ((None, "1 permit"), (3, "3 permits")):
             assert failing(kit.hold(API, permits).__enter__) == message(f"""
                 api: {wanted} cannot be held: 2 of 2 are in use.
-                  status: api 2/2, 1 wait
+                  status: api 2/2, 1 parked
             """)
         assert (
             failing(kit.hold(MAILS).__enter__).splitlines()[0] == "mails: 1 permit cannot be held: it has only a rate."

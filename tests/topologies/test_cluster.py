@@ -195,7 +195,6 @@ def test_findings(cluster: Cluster, own_server: EmbeddedServer) -> None:
     assert "write redis+cluster:// in throttle_url" in found
 
 
-@pytest.mark.worker
 def test_tasks_wait_while_their_slot_is_on_its_way(cluster: Cluster, workers: Workers, journal: Journal) -> None:
     prefix = PREFIXES[1]
     workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
@@ -212,7 +211,6 @@ def test_tasks_wait_while_their_slot_is_on_its_way(cluster: Cluster, workers: Wo
     ask(source, "FLUSHALL")
 
 
-@pytest.mark.worker
 @pytest.mark.parametrize("prefix", PREFIXES[:1])
 def test_a_worker(cluster: Cluster, workers: Workers, journal: Journal, prefix: str) -> None:
     workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}

@@ -11,8 +11,6 @@ from tests.support.clusters import PRIMARIES, Cluster, ask, slot_of
 from tests.support.journal import Journal
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 GROUPS = "tests.support.apps.groups"
 TASKS = ("in_eu", "in_us", "anywhere")
 

@@ -25,7 +25,7 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.topologies.tools import skip_without_waitaof
 
-pytestmark = [pytest.mark.worker, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ROUNDS = int(os.environ.get("DURABILITY_ROUNDS", "3"))
 TASKS = 8

@@ -19,7 +19,7 @@ from tests.support.waiting import always, until
 from tests.support.workers import Workers
 from tests.topologies.tools import reap
 
-pytestmark = [pytest.mark.worker, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 #: Milliseconds of silence until a server counts as failed: long for a busy machine, short for a test.
 SILENCE = 1000

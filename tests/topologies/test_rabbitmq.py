@@ -31,7 +31,6 @@ QUEUES = [
 ]
 
 pytestmark = [
-    pytest.mark.worker,
     pytest.mark.skipif(find_rabbitmq() is None, reason="RabbitMQ is not installed (Debian: rabbitmq-server)"),
 ]
 

@@ -98,14 +98,12 @@ def test_doctor_reports_it(own_server: EmbeddedServer) -> None:
     assert [line for line in ended.lines if "has 0 of throttle_park_replicas = 2" in line]
 
 
-@pytest.mark.worker
 def test_worker_reports_it_at_its_start(workers: Workers) -> None:
     workers.conf["throttle_park_durability"] = "replicas"
     worker = workers.start(BASIC)
     worker.wait_for_log("throttle_park_durability is 'replicas', and the store has 0 of throttle_park_replicas = 1")
 
 
-@pytest.mark.worker
 def test_a_worker_with_a_setting_that_cannot_work_does_not_start(workers: Workers) -> None:
     worker = workers.start(BASIC, conf={"throttle_park_durability": "aof"}, wait=False)
     assert worker.wait() == 1

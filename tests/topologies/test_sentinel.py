@@ -136,7 +136,6 @@ def test_findings(watched: Watched) -> None:
     assert "names a sentinel" in found
 
 
-@pytest.mark.worker
 def test_worker_starts_without_sentinels_and_logs_it(workers: Workers) -> None:
     workers.conf["throttle_url"] = f"sentinel://127.0.0.1:1/0?master_name={NAME}"
     worker = workers.start(BASIC)
@@ -144,7 +143,6 @@ def test_worker_starts_without_sentinels_and_logs_it(workers: Workers) -> None:
     workers.app(BASIC).plain.delay("plain").get(timeout=15)
 
 
-@pytest.mark.worker
 def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, workers: Workers, journal: Journal) -> None:
     """No setting of ours."""
     # The same sentinel twice: redis-py, as kombu uses it, waits long for one that is down.

@@ -28,43 +28,8 @@ def test_a_timedelta_is_seconds() -> None:
     assert dedup(remember=timedelta(days=1), lock_ttl=timedelta(hours=1)) == Dedup(remember=86400.0, lock_ttl=3600.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"singleton": "yes"}, "singleton"),
-        ({"singleton": False, "remember": 5}, "remember needs singleton=True"),
-        ({"unique_on": "order_id"}, "unique_on"),
-        ({"unique_on": [1]}, "unique_on"),
-        ({"unique_on": ["nothing"]}, "'nothing', but the task takes amount, order_id"),
-        ({"lock_until": "done"}, "lock_until"),
-        ({"on_conflict": "ignore"}, "on_conflict"),
-        ({"remember": "1d"}, "remember"),
-        ({"remember": True}, "remember"),
-        ({"lock_ttl": 0}, "lock_ttl"),
-        ({"remember": 5, "lock_until": "started"}, "lock_until='started'"),
-        ({"remember": 5, "lock_until": "expires"}, "lock_until='expires'"),
-        ({"remember": 5, "on_conflict": "replace"}, "on_conflict='replace'"),
-        ({"remember": 5, "on_conflict": "keep_last"}, "on_conflict='keep_last'"),
-        ({"lock_until": "expires", "on_conflict": "replace"}, "lock_until='expires'"),
-        ({"lock_until": "success"}, "got 'success': write lock_until='finished'"),
-        ({"lock_until": "expires", "on_conflict": "keep_last"}, "lock_until='expires'"),
-        ({"lock_until": "started", "on_conflict": "keep_last"}, "lock_until='started'"),
-    ],
-)
-def test_senseless_options_are_refused(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named) as refused:
-        dedup({"order_id", "amount"}, **options)
-    assert "Task shop.charge" in str(refused.value)
-
-
 def test_any_argument_of_a_task_that_takes_any() -> None:
     assert dedup(None, unique_on=["anything"]).unique_on == ("anything",)
-
-
-@pytest.mark.parametrize("options", [5, {"lock_until": "started"}, {"on_conflict": "no"}, {"unique_on": 5}])
-def test_bad_options_of_a_call(options: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"Task shop\.charge"):
-        dedup().for_call("shop.charge", options)
 
 
 def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:

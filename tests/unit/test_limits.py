@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.limits import MOST_STEP, Limit, described
+from celery_throttle.core.declaration import described
+from celery_throttle.core.limits import MOST_STEP, Limit
 from celery_throttle.core.policy import Policy, limits_text, needs_text
 from celery_throttle.errors import ConfigurationError
 

@@ -34,10 +34,10 @@ ANA = RuntimeOverride("api", "ana", "", NOON, TWO)
         ({}, "api 3/8"),
         (
             {"parked": 12, "in_force": 20, "override": replace(ANA, permits=20)},
-            "api 3/8, 12 wait, override 20 instead of 8 by ana until 14:00 UTC",
+            "api 3/8, 12 parked, override 20 instead of 8 by ana until 14:00 UTC",
         ),
-        ({"name": "tenant", "key": "acme", "parked": 1}, "tenant[acme] 3/8, 1 wait"),
-        ({"parked": 12, "max_parked": 50}, "api 3/8, 12 wait (50 may)"),
+        ({"name": "tenant", "key": "acme", "parked": 1}, "tenant[acme] 3/8, 1 parked"),
+        ({"parked": 12, "max_parked": 50}, "api 3/8, 12 parked (at most 50)"),
         ({"permits": None, "in_force": None}, "api 3"),
         ({"permits": None, "in_force": 0, "held": 0, "declared": False}, "api 0, no worker has declared it"),
         (

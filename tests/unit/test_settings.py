@@ -91,6 +91,7 @@ def test_everything_can_be_set() -> None:
     ("name", "value"),
     [
         ("throttle_url", "http://host"),
+        ("throttle_url", "amqp://host"),
         ("throttle_url", 6379),
         ("throttle_url", "sentinel://host:26379/0"),
         ("throttle_url", "redis+cluster://host/1"),
@@ -108,6 +109,8 @@ def test_everything_can_be_set() -> None:
         ("throttle_lease", "60"),
         ("throttle_lease", True),
         ("throttle_reap_every", 0),
+        ("throttle_reap_every", "often"),
+        ("throttle_group", "a:b"),
         ("throttle_on_store_error", "wait"),
         ("throttle_on_store_error", ["hold"]),
         ("throttle_park_durability", "aof"),

@@ -66,7 +66,7 @@ def test_key_of_a_paused_limit_offers_to_resume_the_limit(page: Site, app: Any, 
 
 def test_buttons_stand_after_the_facts_and_follow_the_state(page: Site, app: Any) -> None:
     shown = page.get("limit?name=api").text
-    assert shown.index("In use") < shown.index('<p class="changes"')
+    assert shown.index("Held") < shown.index('<p class="changes"')
     api(app).pause()
     assert buttons(page.get("limit?name=api&part=live"))[0] == "resume"
 

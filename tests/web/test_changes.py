@@ -178,7 +178,7 @@ def test_forecast_of_the_end_of_a_change(
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"change": "set", "permits": "0"}, "must be a whole number of 1 or more"),
+        ({"change": "set", "permits": "0"}, "must be a whole number from 1"),
         ({"change": "set", "permits": "many"}, "Permits must be a whole number"),
         ({"change": "set", "permits": "5", "for": "soon"}, "'soon' is no duration: write 90s, 10m, 2h, 1d or 1h30m"),
         ({"change": "pause", "for": "0s"}, "is no duration"),

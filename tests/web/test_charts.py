@@ -42,8 +42,8 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
     assert list(drawn) == [
         "Started",
         "Wait, 95 % within",
-        "Permits in use, at most",
-        "Waiting, at most",
+        "Held at once",
+        "Parked at once",
         "Failed",
     ]
     assert "at most 12" in drawn["Started"]
@@ -52,7 +52,7 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
     (bar,) = re.findall(r'<rect x="(\d+)" y="([\d.]+)".*?<title>(.*?)</title>', drawn["Started"])
     assert int(bar[0]) in (58, 59)
     assert (float(bar[1]), bar[2].partition(",")[0]) == (0, "12")
-    assert "<rect" not in drawn["Waiting, at most"], "nothing is no bar"
+    assert "<rect" not in drawn["Parked at once"], "nothing is no bar"
 
 
 def test_a_chart_has_times_and_a_value_for_each_period(page: Site, count: Callable[..., None]) -> None:

@@ -83,7 +83,7 @@ def test_all_keys_are_reached_page_by_page(page: Site, worker: TermsCaller) -> N
 def test_numbers_of_a_limit_are_those_of_all_its_keys(page: Site, worker: TermsCaller) -> None:
     many(worker, 130)
     shown = text(page.get(LIMIT))
-    assert "In use 130 over 130 keys, 1 each" in shown
+    assert "Held 130 over 130 keys, 1 each" in shown
     assert "100 of 130 keys" in shown.replace("\N{NO-BREAK SPACE}", " ")
 
 

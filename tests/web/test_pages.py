@@ -61,7 +61,7 @@ def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> No
     ThrottleControl(app).limit("mail").override(7, until=3600, by="bob", why="their big day")
     ThrottleControl(app).limit("tenant", key="acme").pause(by="bob")
     head, *found = rows(page.get(""))
-    assert head == "Limit In use Waiting Oldest wait p95 wait Last hour State"
+    assert head == "Limit Held Parked Oldest wait p95 wait Last hour State"
     assert [each.split()[0] for each in found] == ["tenant", "api", "mail"]
     assert re.fullmatch(rf"tenant 2 over 2 keys, 1 each 2 [\d.]+ s {NONE} {NONE} 1 key paused 2 keys full", found[0])
     assert re.fullmatch(rf"api 2 of 2 3 [\d.]+ s {NONE} {NONE} full", found[1])
@@ -137,7 +137,7 @@ def test_one_limit(page: Site, worker: TermsCaller) -> None:
     for task in ("three", "four"):
         park(worker, task, terms(API).same)
     shown = text(page.get("limit?name=api"))
-    assert "In use 2 of 2 Waiting 2 In the code 2 permits full" in shown
+    assert "Held 2 of 2 Parked 2 In the code 2 permits full" in shown
     found = rows(page.get("limit?name=api"))
     assert re.fullmatch(r"(one|two) 1 permit of api aaaaaaaa queue q [\d.]+ s (9m \d+s|10m 0s)", found[1])
     assert re.fullmatch(r"1 three call api q [\d.]+ s", found[4])

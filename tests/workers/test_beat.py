@@ -71,7 +71,6 @@ def _beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
         running.end()
 
 
-@pytest.mark.worker
 def test_beat_brings_back_the_permits_of_a_lost_worker(
     beat: Beat, workers: Workers, journal: Journal, state: State
 ) -> None:
@@ -91,7 +90,6 @@ def test_beat_brings_back_the_permits_of_a_lost_worker(
     other.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", times=2)
 
 
-@pytest.mark.worker
 def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 1.0
     lost = workers.start(FEATURES)
@@ -119,7 +117,6 @@ def test_beat_task_logs_an_outage_in_one_line(caplog: pytest.LogCaptureFixture) 
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.worker
 def test_embedded_beat(workers: Workers, tmp_path: Path) -> None:
     workers.conf["throttle_reap_every"] = 1.0
     worker = workers.start(FEATURES, options=["-B", "-s", str(tmp_path / "schedule")])
@@ -186,7 +183,6 @@ def test_reap_queue_that_is_no_name_is_refused(queue: object) -> None:
         settings_of(make_app(throttle_reap_queue=queue))
 
 
-@pytest.mark.worker
 def test_reap_queue_keeps_the_entry_off_the_default_queue(
     beat_of_a_queue: Beat, workers: Workers, redis: Redis
 ) -> None:

@@ -70,7 +70,6 @@ def monitor(workers: Workers) -> Iterator[Monitor]:
         yield monitor
 
 
-@pytest.mark.worker
 def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal) -> None:
     app = workers.app(ONCE)
     first = journal.wait_begun(app.hold_raise.delay("a"))
@@ -94,7 +93,6 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal) -> Non
     assert "here" not in monitor.state.tasks, "it was never published, so no monitor should list it"
 
 
-@pytest.mark.worker
 def test_returned_task_is_shown_as_started_when_it_runs_again(
     workers: Workers, monitor: Monitor, journal: Journal
 ) -> None:
@@ -119,7 +117,6 @@ def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
     }
 
 
-@pytest.mark.worker
 def test_parked_and_resumed(workers: Workers, monitor: Monitor, journal: Journal) -> None:
     app = workers.app(ONCE)
     first = journal.wait_begun(app.hold_one.delay("a"))

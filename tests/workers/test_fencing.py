@@ -114,7 +114,6 @@ def test_a_run_without_a_lock_fails(orders: sqlite3.Connection, conf: dict[str, 
     assert outcome(make_app(orders, **conf), "or_none") is None
 
 
-@pytest.mark.worker
 def test_a_real_worker_without_a_store_fails_it(workers: Workers) -> None:
     workers.conf.update(throttle_url=NOWHERE, throttle_on_store_error="run")
     workers.start(ONCE, concurrency=1)

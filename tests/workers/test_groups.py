@@ -13,8 +13,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 GROUPS = "tests.support.apps.groups"
 
 

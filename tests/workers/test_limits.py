@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pytest
 from redis import Redis
 
 from tests.support.journal import Journal
@@ -15,8 +14,6 @@ from tests.support.ports import free_port
 from tests.support.state import State
 from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES, use_filesystem_broker
-
-pytestmark = pytest.mark.worker
 
 
 def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:

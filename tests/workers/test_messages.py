@@ -19,8 +19,6 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
 
-pytestmark = pytest.mark.worker
-
 FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
 ACCEPT = ["json", "pickle", "yaml", "msgpack"]
 

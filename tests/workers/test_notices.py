@@ -19,8 +19,6 @@ from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES
 
-pytestmark = pytest.mark.worker
-
 TERMS, ONCE = "tests.support.apps.terms", "tests.support.apps.once"
 LIMITED = "tests.support.apps.limited"
 MANY = 300

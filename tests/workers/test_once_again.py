@@ -13,8 +13,6 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.workers.conftest import ONCE
 
-pytestmark = pytest.mark.worker
-
 QUICKLY = 15.0
 
 

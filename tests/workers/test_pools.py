@@ -12,8 +12,6 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
 
-pytestmark = pytest.mark.worker
-
 # Only prefork has an event loop, and that on brokers which can be read on one.
 POOLS = [
     ("prefork", "redis"),

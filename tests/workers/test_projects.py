@@ -19,8 +19,6 @@ FLASK = "tests.support.projects.flask_shop"
 OWN_CLASS = "tests.support.apps.own_class"
 EVERY = "tests.support.apps.every"
 
-pytestmark = pytest.mark.worker
-
 #: Publishes as a view would, in a process of its own, because Django and Flask configure a whole process.
 PUBLISH = f"""
 import django

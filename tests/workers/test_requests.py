@@ -15,8 +15,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 CUSTOM = "tests.support.apps.custom"
 
 #: Before Celery 5.7 a hard time limit calls no hooks of the task; the pool's own report calls `task_failure`'s.

@@ -42,7 +42,6 @@ def app(workers: Workers) -> Any:
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.worker
 def test_a_worker_does_not_start(workers: Workers) -> None:
     workers.backend = "rpc://"
     worker = workers.start(ONCE, wait=False)
@@ -97,7 +96,6 @@ def test_a_call_that_ignores_its_result_is_not_refused() -> None:
 # -- working options ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.worker
 def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: State) -> None:
     first = app.raises.delay("a")
     with pytest.raises(DuplicateTask) as raised:
@@ -116,7 +114,6 @@ def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: Stat
     state.wait_empty()
 
 
-@pytest.mark.worker
 def test_the_newest_of_several_runs(app: Any, journal: Journal, state: State) -> None:
     first = journal.wait_begun(app.last.delay("a"))
     replaced, newest = app.last.delay("b"), app.last.delay("c")
@@ -128,7 +125,6 @@ def test_the_newest_of_several_runs(app: Any, journal: Journal, state: State) ->
     state.wait_empty()
 
 
-@pytest.mark.worker
 def test_a_duplicate_in_a_group_fails(app: Any, journal: Journal, state: State) -> None:
     """It must end, and its worker cannot know the outcome of the first."""
     whole: Any = group(app.skip.s("a"), app.skip.s("a")).apply_async()

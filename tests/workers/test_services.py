@@ -14,8 +14,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import BASIC, Worker, Workers
 
-pytestmark = pytest.mark.worker
-
 T = TypeVar("T")
 OTHER = "tests.support.apps.limited"
 

@@ -87,51 +87,11 @@ def test_upper_case_django_settings_without_ours_are_left_alone() -> None:
     assert settings_of(app).url == REDIS
 
 
-@pytest.mark.parametrize("given", ["throttle_leese", "throttle_leas", "throttle_urls", "throttle_onstoreerror"])
-def test_a_misspelt_setting_is_refused_by_name(given: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"'{given}', did you mean 'throttle_\w+'"):
-        settings_of(make_app(**{given: 5}))
-
-
 def test_a_misspelt_setting_in_a_namespace_is_refused_by_name() -> None:
     app = Celery("settings", set_as_current=False)
     app.config_from_object(SimpleNamespace(CELERY_BROKER_URL=REDIS, CELERY_THROTTLE_LEESE=5), namespace="CELERY")
     with pytest.raises(ConfigurationError, match="'CELERY_THROTTLE_LEESE', did you mean 'CELERY_THROTTLE_LEASE'"):
         settings_of(app)
-
-
-@pytest.mark.parametrize("name", ["throttle_result_state", "THROTTLE_RESULT_STATE"])
-@pytest.mark.parametrize("value", [True, False])
-def test_setting_of_a_parked_state_names_the_signal(name: str, value: bool) -> None:
-    with pytest.raises(ConfigurationError, match=rf"'{name}': leave it out, .*task_parked .*docs/reference/signals"):
-        settings_of(make_app(**{name: value}))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("throttle_url", "amqp://somewhere"),
-        ("throttle_url", 6379),
-        ("throttle_prefix", ""),
-        ("throttle_prefix", "a{b}"),
-        ("throttle_prefix", 5),
-        ("throttle_group", "a:b"),
-        ("throttle_lease", 0.5),
-        ("throttle_lease", "60"),
-        ("throttle_lease", True),
-        ("throttle_lease", float("nan")),
-        ("throttle_lease", float("inf")),
-        ("throttle_reap_every", 0),
-        ("throttle_reap_every", -1),
-        ("throttle_reap_every", "often"),
-        ("throttle_on_store_error", "wait"),
-        ("throttle_enabled", "no"),
-        ("throttle_enabled", 1),
-    ],
-)
-def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=name):
-        settings_of(make_app(**{name: value}))
 
 
 @pytest.mark.parametrize(
@@ -240,41 +200,6 @@ def test_the_first_of_several_brokers_is_the_store(brokers: Any) -> None:
 # -- options of tasks ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"limit": 0},
-        {"limit": -1},
-        {"limit": True},
-        {"limit": "5"},
-        {"limit": 2.5},
-        {"limit": [Limit("a", 1), 5]},
-        {"limits": 5},
-        {"limt": 5},
-        {"Limit": 5},
-        {"limit": 5, "rate": "100"},
-        {"limit": 5, "key": "customer_id"},
-        {"singleton": 1},
-        {"limit": 5, "unique_on": ["a"]},
-        {"singleton": True, "unique_on": "a"},
-        {"singleton": True, "unique_on": ["missing"]},
-        {"singleton": True, "on_conflict": "ignore"},
-        {"singleton": True, "lock_until": "executed"},
-        {"singleton": True, "remember": -1},
-        {"singleton": True, "lock_ttl": 0},
-        {"singleton": True, "singletons": 1},
-        {"singleton": True, "rembember": 1},
-    ],
-)
-def test_a_bad_option_is_refused_with_the_task_and_its_name(options: dict[str, Any]) -> None:
-    app = make_app()
-    app.task(nothing, shared=False, base=Throttled, name="shop.render", **options)
-    with pytest.raises(ConfigurationError, match=r"shop\.render") as refused:
-        app.finalize()
-    named = next(iter(options)) if len(options) == 1 else list(options)[1]
-    assert named in str(refused.value)
-
-
 def test_options_that_are_not_ours_are_left_alone() -> None:
     app = make_app()
 
@@ -287,12 +212,6 @@ def test_options_that_are_not_ours_are_left_alone() -> None:
 
     app.finalize()
     assert (render.limit, render.rate_limit, render.my_option) == (2, "5/s", 3)
-
-
-@pytest.mark.parametrize(("name", "permits"), [("", 1), ("a\nb", 1), ("x" * 201, 1), ("gpu", 0), ("gpu", 1.0), (5, 1)])
-def test_a_bad_limit_is_refused(name: Any, permits: Any) -> None:
-    with pytest.raises(ConfigurationError):
-        Limit(name, permits)
 
 
 def test_two_declarations_of_one_limit_that_differ_are_refused() -> None:
@@ -440,7 +359,6 @@ def _limits_of(app: Celery) -> dict[str, Limit]:
     return {name: Limit(limit.name, limit.permits) for name, limit in found}
 
 
-@pytest.mark.worker
 def test_worker_logs_options_without_effect(workers: Workers) -> None:
     log = workers.start("tests.support.apps.forgetful").log()
     assert log.count("WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.render has limit=") == 1

@@ -17,8 +17,6 @@ TOLD = "tests.support.apps.told"
 NAME = f"{TOLD}.hold"
 NEED = [{"limit": NAME, "key": None, "permits": 1}]
 
-pytestmark = pytest.mark.worker
-
 
 def heard(journal: Journal, *signals: str) -> list[tuple[str, str, dict[str, Any]]]:
     """The signals of these names, in the order in which they came."""

@@ -19,7 +19,6 @@ from tests.workers.conftest import FEATURES, use_filesystem_broker
 COUNT, WITHIN = 20, 15.0
 
 
-@pytest.mark.worker
 def test_parked_tasks_alternate_with_messages(workers: Workers, journal: Journal, state: State, tmp_path: Path) -> None:
     use_filesystem_broker(workers, tmp_path)
     app = workers.start_app(FEATURES, pool="solo", concurrency=1)

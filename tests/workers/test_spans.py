@@ -77,7 +77,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     task_prerun.disconnect(_mark)
 
 
-@pytest.mark.worker
 @pytest.mark.usefixtures("log_as_before")
 def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
     going, on = threading.Event(), threading.Event()
@@ -115,7 +114,6 @@ def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
     )
 
 
-@pytest.mark.worker
 @pytest.mark.usefixtures("log_as_before")
 def test_how_long_it_waited(app: Any, spans: Spans) -> None:
     going, on = threading.Event(), threading.Event()

@@ -20,8 +20,6 @@ from tests.support.tls import TlsFront, make_certificate
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
 
-with_a_worker = pytest.mark.worker
-
 
 def refused(workers: Workers, **how: Any) -> list[str]:
     """Return the output of a worker that does not start."""
@@ -30,7 +28,6 @@ def refused(workers: Workers, **how: Any) -> list[str]:
     return worker.log().splitlines()
 
 
-@with_a_worker
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
@@ -50,7 +47,6 @@ def test_wrong_setup_ends_in_one_line(workers: Workers, conf: dict[str, Any], sa
     assert not [line for line in lines if "Traceback" in line]
 
 
-@with_a_worker
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -78,7 +74,6 @@ def test_wrong_setup_at_import_ends_in_one_line(workers: Workers, tmp_path: Path
     assert not [line for line in lines if "Traceback" in line]
 
 
-@with_a_worker
 @pytest.mark.parametrize("own_server", [{"options": {"requirepass": "right"}}], indirect=True)
 @pytest.mark.parametrize(
     ("place", "said"),
@@ -100,7 +95,6 @@ def test_a_store_that_does_not_let_us_in_stops_the_worker(
     assert not [line for line in lines if ":wrong" in line or "Traceback" in line]
 
 
-@with_a_worker
 def test_store_with_tls_and_a_url_without_stops_the_worker(
     server: EmbeddedServer, workers: Workers, tmp_path: Path
 ) -> None:
@@ -111,7 +105,6 @@ def test_store_with_tls_and_a_url_without_stops_the_worker(
     assert not [line for line in lines if "Traceback" in line]
 
 
-@with_a_worker
 def test_store_without_tls_and_a_url_with_it_stops_the_worker(server: EmbeddedServer, workers: Workers) -> None:
     url = f"rediss://127.0.0.1:{server.port}/0"
     lines = refused(workers, conf={"throttle_url": url})
@@ -119,7 +112,6 @@ def test_store_without_tls_and_a_url_with_it_stops_the_worker(server: EmbeddedSe
     assert not [line for line in lines if "Traceback" in line]
 
 
-@with_a_worker
 @pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
 def test_store_whose_certificate_is_not_there_stops_the_worker(
     server: EmbeddedServer, workers: Workers, tmp_path: Path, option: str
@@ -130,7 +122,6 @@ def test_store_whose_certificate_is_not_there_stops_the_worker(
     assert f"names {missing} as {option}, which cannot be read here: correct the path" in lines[-1]
 
 
-@with_a_worker
 def test_store_below_6_2_stops_the_worker(server: EmbeddedServer, workers: Workers, redis: Redis) -> None:
     """Its scripts would fail once a second, for ever."""
     info: Any = redis.info("server")
@@ -143,14 +134,12 @@ def test_store_below_6_2_stops_the_worker(server: EmbeddedServer, workers: Worke
     assert not [line for line in lines if "Traceback" in line]
 
 
-@with_a_worker
 def test_store_without_a_version_is_used(own_server: EmbeddedServer, workers: Workers) -> None:
     with Redis(port=own_server.port) as client:
         client.execute_command("ACL SETUSER default -info")
         workers.start(FEATURES, conf={"throttle_url": own_server.url})
 
 
-@with_a_worker
 def test_a_store_that_is_away_is_named(workers: Workers) -> None:
     """It may come; until then the log names the awaited address and the tasks that wait."""
     worker = workers.start(FEATURES, conf={"throttle_url": "redis://somebody:secret@127.0.0.1:1/7"})

@@ -24,8 +24,6 @@ from tests.support.waiting import until
 from tests.support.workers import ROOT, Workers
 from tests.workers.conftest import FEATURES
 
-pytestmark = pytest.mark.worker
-
 PASSWORD, IN_URL = "se:c/r@t", "se%3Ac%2Fr%40t"
 #: The rights of the store's user in the docs: it has to be enough.
 RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs" / "howto" / "redis.md").read_text())[0]

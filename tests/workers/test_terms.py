@@ -21,8 +21,6 @@ from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.worker
-
 TERMS = "tests.support.apps.terms"
 #: Only hints and replies of the store wake a worker, no look of its own.
 NO_LOOK = {"LOOK_EVERY": "3600"}

@@ -18,8 +18,6 @@ from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
 from tests.workers.test_events import Monitor
 
-pytestmark = pytest.mark.worker
-
 
 class Scene:
     """A task runs on the first worker, another one is parked by it; the second worker has nothing yet."""

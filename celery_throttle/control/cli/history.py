@@ -99,8 +99,8 @@ def _times(found: History) -> Iterator[_Row]:
 
 def _peaks(found: History) -> Iterator[_Row]:
     if found.total.held_most is not None:
-        yield _Row("held, at most", [each.held_most for each in found.periods], "", str(found.total.held_most))
-        yield _Row("waiting, at most", [each.parked_most for each in found.periods], "", str(found.total.parked_most))
+        yield _Row("held at once", [each.held_most for each in found.periods], "", str(found.total.held_most))
+        yield _Row("parked at once", [each.parked_most for each in found.periods], "", str(found.total.parked_most))
 
 
 def _longest(times: Sequence[float | None]) -> str:

@@ -75,7 +75,7 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
 def unlock(
     session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], identity: str | None, **signature: Any
 ) -> None:
-    """Take the identity lock of a call of TASK with these arguments away.
+    """Free the identity lock of a call of TASK with these arguments.
 
     A running task goes on, beside the next one; the running task has the smaller fencing token.
     """

@@ -29,7 +29,7 @@ __all__: list[str] = []
 def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
     """Print the metrics of the limits as text for Prometheus.
 
-    With --to for a textfile collector: the file is replaced as a whole. If
+    With --to, write a file for a textfile collector; it is replaced as a whole. If
     the store does not answer, the file stays unchanged.
     """
     unknown: list[str] = []

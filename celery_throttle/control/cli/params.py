@@ -11,7 +11,7 @@ from celery.app.utils import find_app
 from celery_throttle.control.cli.session import blank_app, typed
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core import durations
-from celery_throttle.core.limits import MOST_PERMITS
+from celery_throttle.core.checks import MOST
 from celery_throttle.core.policy import limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.registry import policies_of
@@ -58,8 +58,8 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
             none = text.lstrip("-0") == ""
             instead = f"`{typed('pause', limit)}` lets none start" if none else f"write `{typed('set', limit, '5')}`"
             self.fail(f"{text!r} is no whole number of 1 or more: {instead}", param, ctx)
-        if len(text) > len(str(MOST_PERMITS)) or int(text) > MOST_PERMITS:
-            self.fail(f"{text!r} is more than {MOST_PERMITS}: `{typed('disable', limit)}` enforces nothing", param, ctx)
+        if len(text) > len(str(MOST)) or int(text) > MOST:
+            self.fail(f"{text!r} is more than {MOST}: `{typed('disable', limit)}` enforces nothing", param, ctx)
         return int(text)
 
 
@@ -101,7 +101,7 @@ def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
 limit = click.argument("limit", shell_complete=_limits)
 optional_limit = click.argument("limit", required=False, shell_complete=_limits)
 key = click.option(
-    "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without: all keys."
+    "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without --key: all keys."
 )
 most = click.option(
     "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
@@ -110,11 +110,11 @@ permits = click.argument("permits", type=Permits(), required=False)
 rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; repeat it for several rates.")
 burst = click.option(
     "--burst",
-    type=click.IntRange(1, MOST_PERMITS),
+    type=click.IntRange(1, MOST),
     multiple=True,
     help="How many tasks may start at once at that rate; as in the code by default.",
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="End the change after this time.")
 by = click.option("--by", help="The name of the operator; by default user@host.")
-yes = click.option("--yes", is_flag=True, help="Do it; without, only count.")
+yes = click.option("--yes", is_flag=True, help="Do it; without --yes the command only counts.")
 why = click.option("--why", default="", help="The reason, for later readers.")

@@ -110,7 +110,7 @@ def drain(session: Session, yes: bool, **signature: Any) -> None:
 def remove_data(session: Session, yes: bool, force: bool, **signature: Any) -> None:
     """Delete all keys of the prefix, after throttling was removed.
 
-    The last step, after drain: limits, overrides, audit, counts, identity
+    The last step, after drain. It deletes limits, overrides, audit, counts, identity
     locks and remembered calls. Without --yes only counts them.
     """
     if force and not yes:

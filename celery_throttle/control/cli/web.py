@@ -30,7 +30,8 @@ __all__: list[str] = []
 def web(session: Session, host: str, port: int, token: str | None, root_path: str, read_only: bool) -> None:
     """Serve the operator's page, until Ctrl-C.
 
-    Without --token only users of this machine can open the page, and all of them may.
+    Without --token the page is for this machine alone: each of its users can read
+    it and change limits.
     """
     try:
         from celery_throttle.web.serving import listening, root_of, serve  # noqa: PLC0415 - an extra

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.limits import described
+from celery_throttle.core.declaration import described
 from celery_throttle.store.reading import read
 
 if TYPE_CHECKING:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
 
 from tests.support.journal import Journal
 
-__all__ = ["new_app", "run_for", "run_held"]
+__all__ = ["new_app", "run_for", "run_held", "task_maker"]
 
 
 def new_app(name: str, *, task_cls: Any = None, **conf: Any) -> Celery:
@@ -42,3 +43,22 @@ def run_held(task: Any, label: str, name: str = "") -> str:
     with journal.run(task.request, label):
         journal.wait_let_go(name or label)
     return label
+
+
+def task_maker(app: Any, run: Callable[..., str]) -> Callable[..., Any]:
+    """Return a function that makes tasks whose body is ``run(self, label)``, by their names and options.
+
+    A task of `run_for` takes the seconds, too.
+    """
+
+    def of_label(self: Any, label: str) -> str:
+        return run(self, label)
+
+    def of_seconds(self: Any, label: str, seconds: float = 0.0) -> str:
+        return run(self, label, seconds)
+
+    def make(name: str, **options: Any) -> Any:
+        body = of_seconds if run is run_for else of_label
+        return app.task(body, shared=False, bind=True, name=f"{__name__}.{app.main}.{name}", **options)
+
+    return make

@@ -6,38 +6,22 @@ import time
 from typing import Any
 
 from celery_throttle import Throttled
-from tests.support.apps import new_app, run_for
+from tests.support.apps import new_app, run_for, task_maker
 from tests.support.journal import Journal
 
 # Not shared: each import of this module is an app of its own, in the same process too.
 app = new_app("basic")
 
 
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str, seconds: float = 0.0) -> str:
-    """Not throttled."""
-    return run_for(self, label, seconds)
+make_timed = task_maker(app, run_for)
 
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2)
-def work(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True)
-def work_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True, reject_on_worker_lost=True)
-def work_again(self: Any, label: str, seconds: float = 0.0) -> str:
-    """Late acknowledgement, and run again when the child that ran it is lost."""
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=1)
-def one(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
+# Not throttled.
+plain = make_timed("plain")
+work = make_timed("work", base=Throttled, limit=2)
+work_late = make_timed("work_late", base=Throttled, limit=2, acks_late=True)
+# Late acknowledgement, and run again when the child that ran it is lost.
+work_again = make_timed("work_again", base=Throttled, limit=2, acks_late=True, reject_on_worker_lost=True)
+one = make_timed("one", base=Throttled, limit=1)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)

@@ -17,7 +17,7 @@ from typing import Any
 from celery.signals import worker_process_init
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app
+from tests.support.apps import new_app, task_maker
 from tests.support.journal import Journal
 from tests.support.looks import look_every
 from tests.support.workers import alive
@@ -63,10 +63,10 @@ def _hold(task: Any, label: str, how: str = "return") -> str:
     return label
 
 
-@app.task(bind=True, shared=False)
-def plain(self: Any, label: str) -> str:
-    """Not throttled."""
-    return _hold(self, label)
+make_held = task_maker(app, _hold)
+
+# Not throttled.
+plain = make_held("plain")
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=1)
@@ -74,41 +74,21 @@ def hold(self: Any, label: str, how: str = "return") -> str:
     return _hold(self, label, how)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True)
-def hold_late(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
-def hold_again(self: Any, label: str) -> str:
-    """Late acknowledgement, and run again when the child that ran it is lost."""
-    return _hold(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
-def twice(self: Any, label: str) -> str:
-    """As `hold_again`, with a permit of its own."""
-    return _hold(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=2)
-def pair(self: Any, label: str) -> str:
-    return _hold(self, label)
+hold_late = make_held("hold_late", base=Throttled, limit=1, acks_late=True)
+# Late acknowledgement, and run again when the child that ran it is lost.
+hold_again = make_held("hold_again", base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
+# As `hold_again`, with a permit of its own.
+twice = make_held("twice", base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
+pair = make_held("pair", base=Throttled, limit=2)
 
 
 SHARED = Limit("shared", 1)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=SHARED)
-def left(self: Any, label: str) -> str:
-    """Goes to the queue ``left``."""
-    return _hold(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=SHARED)
-def right(self: Any, label: str) -> str:
-    """Goes to the queue ``right``."""
-    return _hold(self, label)
+# Goes to the queue ``left``.
+left = make_held("left", base=Throttled, limit=SHARED)
+# Goes to the queue ``right``.
+right = make_held("right", base=Throttled, limit=SHARED)
 
 
 @app.task(shared=False)

@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.signals import task_prerun
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app, run_for, run_held
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.filesystem import make_safe
 from tests.support.journal import Journal
 
@@ -33,60 +33,21 @@ def _note_prerun(task_id: str, task: Any, **_: Any) -> None:
     Journal.note("prerun", task_id=task_id, task=task.name)
 
 
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
+make_held = task_maker(app, run_held)
+make_timed = task_maker(app, run_for)
 
-
-@app.task(shared=False, bind=True)
-def plain_hold(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2)
-def work(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True)
-def work_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=5)
-def five(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=gpu)
-def train(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=gpu)
-def predict(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=single)
-def one(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=single, acks_late=True)
-def one_late(self: Any, label: str, seconds: float = 0.0) -> str:
-    return run_for(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=single)
-def one_hold(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2, rate_limit="20/s")
-def rated(self: Any, label: str) -> str:
-    """Celery's own, local rate limit together with ours."""
-    return run_for(self, label)
+plain = make_timed("plain")
+plain_hold = make_held("plain_hold")
+work = make_timed("work", base=Throttled, limit=2)
+work_late = make_timed("work_late", base=Throttled, limit=2, acks_late=True)
+five = make_held("five", base=Throttled, limit=5)
+train = make_held("train", base=Throttled, limit=gpu)
+predict = make_held("predict", base=Throttled, limit=gpu)
+one = make_timed("one", base=Throttled, limit=single)
+one_late = make_timed("one_late", base=Throttled, limit=single, acks_late=True)
+one_hold = make_held("one_hold", base=Throttled, limit=single)
+# Celery's own, local rate limit together with ours.
+rated = make_timed("rated", base=Throttled, limit=2, rate_limit="20/s")
 
 
 # -- the end of a task -------------------------------------------------------------------------------------------------
@@ -175,10 +136,8 @@ def hard_limited(self: Any, label: str) -> str:
 # -- the view of a task ------------------------------------------------------------------------------------------------
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=seen)
-def blocker(self: Any, label: str) -> str:
-    """Keeps the permit that ``echo`` needs."""
-    return run_held(self, label)
+# Keeps the permit that ``echo`` needs.
+blocker = make_held("blocker", base=Throttled, limit=seen)
 
 
 def _short(value: Any) -> Any:

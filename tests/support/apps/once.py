@@ -9,7 +9,7 @@ from typing import Any
 from celery.app.backends import by_url
 
 from celery_throttle import Throttled
-from tests.support.apps import new_app
+from tests.support.apps import new_app, task_maker
 from tests.support.journal import Journal
 
 if "CLOCK_SKEW" in os.environ:
@@ -39,20 +39,13 @@ def _quick(task: Any, label: str) -> str:
     return label
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def hold(self: Any, label: str) -> str:
-    return _hold(self, label)
+make_held = task_maker(app, _hold)
+make_quick = task_maker(app, _quick)
 
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, acks_late=True)
-def hold_late(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1)
-def hold_one(self: Any, label: str) -> str:
-    """With a limit as well."""
-    return _hold(self, label)
+hold = make_held("hold", base=Throttled, singleton=True)
+hold_late = make_held("hold_late", base=Throttled, singleton=True, acks_late=True)
+# With a limit as well.
+hold_one = make_held("hold_one", base=Throttled, singleton=True, limit=1)
 
 
 _elsewhere: Any = by_url((os.environ.get("RESULT_BACKEND") or "redis://").rpartition("/")[0] + "/7", app.loader)
@@ -67,26 +60,12 @@ def hold_elsewhere(self: Any, label: str) -> str:
     return label
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1, max_parked=1)
-def hold_full(self: Any, label: str) -> str:
-    """With a line for one."""
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def quick(self: Any, label: str) -> str:
-    return _quick(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, remember=600, acks_late=True)
-def hold_remembered(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, remember=600)
-def hold_remembered_early(self: Any, label: str) -> str:
-    """Acknowledged before it runs."""
-    return _hold(self, label)
+# With a line for one.
+hold_full = make_held("hold_full", base=Throttled, singleton=True, limit=1, max_parked=1)
+quick = make_quick("quick", base=Throttled, singleton=True)
+hold_remembered = make_held("hold_remembered", base=Throttled, singleton=True, remember=600, acks_late=True)
+# Acknowledged before it runs.
+hold_remembered_early = make_held("hold_remembered_early", base=Throttled, singleton=True, remember=600)
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["order"], remember=600, acks_late=True)
@@ -95,19 +74,9 @@ def charge(self: Any, order: str, amount: int = 0) -> str:
     return f"{order}: {amount}"
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="raise")
-def hold_raise(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="skip")
-def hold_skip(self: Any, label: str) -> str:
-    return _hold(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="replace")
-def hold_replace(self: Any, label: str) -> str:
-    return _hold(self, label)
+hold_raise = make_held("hold_raise", base=Throttled, singleton=True, on_conflict="raise")
+hold_skip = make_held("hold_skip", base=Throttled, singleton=True, on_conflict="skip")
+hold_replace = make_held("hold_replace", base=Throttled, singleton=True, unique_on=[], on_conflict="replace")
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["label"], on_conflict="replace", limit=1)
@@ -122,9 +91,7 @@ def hold_last(self: Any, label: str, payload: object = None) -> str:  # noqa: AR
     return _hold(self, label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="started")
-def hold_started(self: Any, label: str) -> str:
-    return _hold(self, label)
+hold_started = make_held("hold_started", base=Throttled, singleton=True, lock_until="started")
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="started", on_conflict="raise")
@@ -148,14 +115,8 @@ def fails_finished(self: Any, label: str) -> None:
     raise ValueError(label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="expires", lock_ttl=3)
-def hourly(self: Any, label: str) -> str:
-    return _quick(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_ttl=5, expires=600)
-def quick_expiring(self: Any, label: str) -> str:
-    return _quick(self, label)
+hourly = make_quick("hourly", base=Throttled, singleton=True, lock_until="expires", lock_ttl=3)
+quick_expiring = make_quick("quick_expiring", base=Throttled, singleton=True, lock_ttl=5, expires=600)
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, max_retries=2)

@@ -13,7 +13,7 @@ from celery.signals import task_postrun
 from kombu import Exchange, Queue
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app, run_for, run_held
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.looks import look_every
 
 look_every()
@@ -29,25 +29,14 @@ app = new_app(
 )
 
 
-@app.task(bind=True, shared=False)
-def plain(self: Any, label: str) -> str:
-    """Not throttled."""
-    return run_held(self, label)
+make_held = task_maker(app, run_held)
+make_timed = task_maker(app, run_for)
 
-
-@app.task(bind=True, shared=False, base=Throttled, limit=1)
-def one(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=2)
-def pair(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=6)
-def six(self: Any, label: str) -> str:
-    return run_held(self, label)
+# Not throttled.
+plain = make_held("plain")
+one = make_held("one", base=Throttled, limit=1)
+pair = make_held("pair", base=Throttled, limit=2)
+six = make_held("six", base=Throttled, limit=6)
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=6)
@@ -61,9 +50,7 @@ def busy(self: Any, label: str) -> str:
     return run_for(self, label, 0.15)
 
 
-@app.task(bind=True, shared=False, base=Throttled, rate="5/s")
-def paced(self: Any, label: str) -> str:
-    return run_for(self, label)
+paced = make_timed("paced", base=Throttled, rate="5/s")
 
 
 @app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
@@ -75,23 +62,13 @@ def retried(self: Any, label: str) -> str:
     return label
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=1, max_parked=2)
-def crowded(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(bind=True, shared=False, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
-def late(self: Any, label: str) -> str:
-    """Is delivered again when it has taken too long."""
-    return run_held(self, label)
-
-
-@app.task(
-    bind=True, shared=False, base=Throttled, limit=1, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1
-)  # fmt: skip
-def late_one(self: Any, label: str) -> str:
-    """The same, and throttled."""
-    return run_held(self, label)
+crowded = make_held("crowded", base=Throttled, limit=1, max_parked=2)
+# Is delivered again when it has taken too long.
+late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
+# The same, and throttled.
+late_one = make_held(
+    "late_one", base=Throttled, limit=1, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1
+)
 
 
 @app.task(
@@ -105,10 +82,8 @@ def lost(self: Any, label: str) -> str:
     return run_held(self, label)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True)
-def lost_afterwards(self: Any, label: str) -> str:
-    """Its process is lost when its success is stored."""
-    return run_held(self, label)
+# Its process is lost when its success is stored.
+lost_afterwards = make_held("lost_afterwards", base=Throttled, limit=1, acks_late=True)
 
 
 @task_postrun.connect(sender=lost_afterwards)
@@ -116,9 +91,7 @@ def _lose(**_: Any) -> None:
     os._exit(3)
 
 
-@app.task(bind=True, shared=False, base=Throttled, singleton=True)
-def once(self: Any, label: str) -> str:
-    return run_held(self, label)
+once = make_held("once", base=Throttled, singleton=True)
 
 
 till = Limit("till", 1)
@@ -130,6 +103,4 @@ if "OLDER_RELEASE" not in os.environ:
         return run_for(self, label)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=till)
-def receipt(self: Any, label: str) -> str:
-    return run_for(self, label)
+receipt = make_timed("receipt", base=Throttled, limit=till)

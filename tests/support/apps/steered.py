@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app, run_for, run_held
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.looks import look_every
 
 # Each start follows a hint, or comes at the time that the store gave.
@@ -18,14 +18,11 @@ pair = Limit("pair", 2)
 tenant = Limit("tenant", 1, key="tenant_id")
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=api)
-def call(self: Any, label: str) -> str:
-    return run_held(self, label)
+make_held = task_maker(app, run_held)
+make_timed = task_maker(app, run_for)
 
-
-@app.task(shared=False, bind=True, base=Throttled, limit=pair)
-def work(self: Any, label: str) -> str:
-    return run_held(self, label)
+call = make_held("call", base=Throttled, limit=api)
+work = make_held("work", base=Throttled, limit=pair)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=tenant)
@@ -38,21 +35,7 @@ def both(self: Any, label: str, tenant_id: str) -> str:  # noqa: ARG001 - the ke
     return run_held(self, label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, rate="1/h")
-def mail(self: Any, label: str) -> str:
-    return run_for(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def once(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=api, singleton=True)
-def pay(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str) -> str:
-    return run_for(self, label)
+mail = make_timed("mail", base=Throttled, rate="1/h")
+once = make_held("once", base=Throttled, singleton=True)
+pay = make_held("pay", base=Throttled, limit=api, singleton=True)
+plain = make_timed("plain")

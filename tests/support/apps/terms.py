@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app, run_for, run_held
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.looks import look_every
 
 look_every()
@@ -17,15 +17,12 @@ look_every()
 app = new_app("terms")
 
 
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str, seconds: float = 0.0) -> str:
-    """Not throttled."""
-    return run_for(self, label, seconds)
+make_held = task_maker(app, run_held)
+make_timed = task_maker(app, run_for)
 
-
-@app.task(shared=False, bind=True)
-def plain_hold(self: Any, label: str) -> str:
-    return run_held(self, label)
+# Not throttled.
+plain = make_timed("plain")
+plain_hold = make_held("plain_hold")
 
 
 @app.task(shared=False, bind=True)
@@ -94,9 +91,7 @@ def both_hold(self: Any, tenant_id: str, name: str = "go") -> str:
 # -- rates -----------------------------------------------------------------------------------------------------------
 
 
-@app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=3)
-def paced(self: Any, label: str) -> str:
-    return run_for(self, label)
+paced = make_timed("paced", base=Throttled, rate="50/s", burst=3)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2, rate="50/s")
@@ -109,9 +104,7 @@ def paced_each(self: Any, who: str) -> str:
     return run_for(self, who)
 
 
-@app.task(shared=False, bind=True, base=Throttled, rate="1/s", burst=2)
-def seldom(self: Any, label: str) -> str:
-    return run_for(self, label)
+seldom = make_timed("seldom", base=Throttled, rate="1/s", burst=2)
 
 
 @app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=4, cost="pages")
@@ -145,24 +138,10 @@ def in_turns(self: Any, who: str, name: str = "") -> str:
 slot = Limit("slot", 1)
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=slot)
-def patient(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5)
-def hurried(self: Any, label: str) -> str:
-    return run_for(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=60)
-def in_time(self: Any, label: str) -> str:
-    return run_for(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5, singleton=True, unique_on=[])
-def hurried_once(self: Any, label: str) -> str:
-    return run_held(self, label)
+patient = make_held("patient", base=Throttled, limit=slot)
+hurried = make_timed("hurried", base=Throttled, limit=slot, start_deadline=0.5)
+in_time = make_timed("in_time", base=Throttled, limit=slot, start_deadline=60)
+hurried_once = make_held("hurried_once", base=Throttled, limit=slot, start_deadline=0.5, singleton=True, unique_on=[])
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, max_parked=2)
