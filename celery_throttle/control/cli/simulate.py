@@ -13,7 +13,7 @@ from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.simulation import Numbers
 from celery_throttle.control.what_if import simulate_load
-from celery_throttle.core.limits import MOST_PERMITS, Limit
+from celery_throttle.core.checks import MOST, Limit
 from celery_throttle.core.wording import counted
 from celery_throttle.store.limit_status import RateStatus
 
@@ -34,7 +34,7 @@ _COLUMNS = [_column(*each) for each in enumerate(HEADINGS)]
 
 @command("simulate", storeless="limit")
 @params.optional_limit
-@click.option("--permits", type=click.IntRange(1, MOST_PERMITS), help="The number of permits; as now by default.")
+@click.option("--permits", type=click.IntRange(1, MOST), help="The number of permits; as now by default.")
 @params.rate
 @params.burst
 @params.key
