@@ -13,7 +13,8 @@ from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.simulation import Numbers
 from celery_throttle.control.what_if import simulate_load
-from celery_throttle.core.checks import MOST, Limit
+from celery_throttle.core.checks import MOST
+from celery_throttle.core.limits import Limit
 from celery_throttle.core.wording import counted
 from celery_throttle.store.limit_status import RateStatus
 
