@@ -193,6 +193,7 @@ def test_a_booking_of_another_rate(worker: Caller, redis: Redis, steering: Steer
     worker.release(worker.take("t1", terms(RATED).same))
     kept = json.loads(redis.hget(KEY["rates"], "api") or b"")
     redis.hset(KEY["rates"], "api", json.dumps({**kept, name: value}))
+    redis.zadd(KEY["ends"], {"rates:api": peek(redis).now + 600_000})  # else it may end before the next call
     steering.say(RATED, "override", json.dumps({"rates": [[600, 60_000_000, 5]]}))
     goes_on(worker, RATED)
     # A rate that is none is passed over.
