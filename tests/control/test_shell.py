@@ -162,10 +162,10 @@ def test_neither_an_app_nor_a_store(shell: Shell, command: str) -> None:
 
 def test_a_store_without_an_app(shell: Shell, of_features: TermsCaller, redis: Redis) -> None:
     of_features.know(API)
-    TermsCaller(redis, "bbbbbbbb", "q", prefix="other").know(Limit("of_features", 1))
+    TermsCaller(redis, "bbbbbbbb", "q", prefix="other").know(Limit("elsewhere", 1))
     url = shell.env["BROKER_URL"]
     none = {"BROKER_URL": "", "RESULT_BACKEND": ""}
-    for args, name in ((["--url", url], "api"), (["--url", url, "--prefix", "other"], "of_features")):
+    for args, name in ((["--url", url], "api"), (["--url", url, "--prefix", "other"], "elsewhere")):
         ended = shell.run("throttle", "status", *args, env=none)
         assert (ended.code, [row[0] for row in ended.rows[1:]]) == (0, [name])
     ended = shell.run("throttle", "status", "--url", "redis://127.0.0.1:1", env=none)
