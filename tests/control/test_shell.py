@@ -27,8 +27,8 @@ ENTRY_POINT = [
 
 
 @pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
-    """A worker of the app `FEATURES`."""
+def of_features(redis: Redis) -> TermsCaller:
+    """A worker in the place of the app `FEATURES`, whose prefix is the default."""
     return TermsCaller(redis, "aaaaaaaa", "q", prefix="throttle")
 
 
@@ -62,8 +62,8 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
     return {each for each in ended.err.split() if each.startswith("celery_throttle")}
 
 
-def test_status_loads_only_its_own_parts(shell: Shell, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller) -> None:
+    of_features.arrive("t", terms(API).same)
     others = {
         *("causes", "checks", "leases", "drain", "explaining", "exposition", "forecast", "metrics"),
         *("removal", "report", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
@@ -100,8 +100,8 @@ def test_a_command_that_does_not_exist(shell: Shell) -> None:
 # -- how it ends -------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_fine(shell: Shell, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+def test_it_is_fine(shell: Shell, of_features: TermsCaller) -> None:
+    of_features.arrive("t", terms(API).same)
     ended = shell.run(*FEATURES, "throttle", "status")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines == ["LIMIT    HELD  PARKED", "api    1 of 2       0"]
@@ -160,8 +160,8 @@ def test_neither_an_app_nor_a_store(shell: Shell, command: str) -> None:
     assert line.startswith(f"Error: No app and no store is known: write celery -A proj throttle {command}, or --url ")
 
 
-def test_a_store_without_an_app(shell: Shell, worker: TermsCaller, redis: Redis) -> None:
-    worker.know(API)
+def test_a_store_without_an_app(shell: Shell, of_features: TermsCaller, redis: Redis) -> None:
+    of_features.know(API)
     TermsCaller(redis, "bbbbbbbb", "q", prefix="other").know(Limit("elsewhere", 1))
     url = shell.env["BROKER_URL"]
     none = {"BROKER_URL": "", "RESULT_BACKEND": ""}
@@ -212,9 +212,9 @@ def completed(shell: Shell, line: str, **env: str) -> list[str]:
     return [each.removeprefix("plain,") for each in ended.lines if each]
 
 
-def test_completion(shell: Shell, worker: TermsCaller) -> None:
+def test_completion(shell: Shell, of_features: TermsCaller) -> None:
     tenant = Limit("tenant", 1, key="tenant")
-    worker.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
+    of_features.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
     app = "celery -A tests.support.apps.features throttle"
     assert completed(shell, f"{app} pau") == ["pause"]
     offered = completed(shell, f"{app} show ")

@@ -20,7 +20,7 @@ NAMES = "0123456789abcdef" * 3
 
 
 @pytest.fixture
-def worker(redis: Redis) -> TermsCaller:
+def crowd(redis: Redis) -> TermsCaller:
     """A worker whose tasks hold and wait, and one key is paused for a long reason."""
     caller = TermsCaller(redis, "aaaaaaaa", "queue-with-a-long-name", prefix="throttle")
     for number, task in enumerate(IDS):
@@ -38,7 +38,7 @@ def screen(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text.rpartition("\x1b[2J")[2]).replace("\r", "").split("\n")
 
 
-@pytest.mark.usefixtures("worker")
+@pytest.mark.usefixtures("crowd")
 def test_top_fits_a_terminal_with_its_header_and_longest_lines(shell: Shell) -> None:
     lines = screen(shell.on_terminal(*FEATURES, "top", "--times", "1"))
     assert len(lines) <= 24
@@ -50,7 +50,7 @@ def test_top_fits_a_terminal_with_its_header_and_longest_lines(shell: Shell) -> 
     assert re.match(r"The first 20 of \d+ limits and keys; --most shows more\.", lines[-2])
 
 
-@pytest.mark.usefixtures("worker")
+@pytest.mark.usefixtures("crowd")
 @pytest.mark.parametrize("command", [["show", "tenant"], ["show", "tenant", "--most", "3"], ["locks"], ["reap"]])
 @pytest.mark.parametrize("columns", ["80", "60"])
 def test_task_ids_of_a_table_never_break(shell: Shell, command: list[str], columns: str) -> None:
@@ -61,7 +61,7 @@ def test_task_ids_of_a_table_never_break(shell: Shell, command: list[str], colum
     assert bool(piped) == (command[0] == "show")
 
 
-@pytest.mark.usefixtures("worker")
+@pytest.mark.usefixtures("crowd")
 def test_headings_are_bold_unless_no_colour_is_wanted(shell: Shell) -> None:
     assert "\x1b[1m" in shell.on_terminal(*FEATURES, "status")
     assert "\x1b" not in shell.on_terminal("--no-color", *FEATURES, "status")

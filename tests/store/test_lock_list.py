@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from kombu.message import Message
 from redis import Redis
 
@@ -18,11 +17,6 @@ API = Limit("api", 1)
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "charge"}, properties={}, content_type="application/json"))
 
 
-@pytest.fixture
-def worker(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "aaaaaaaa", "q")
-
-
 def locks(redis: Redis) -> dict[str, LockStatus]:
     """By identity."""
     steering, after, found = Steering(redis), "", []
@@ -33,17 +27,17 @@ def locks(redis: Redis) -> dict[str, LockStatus]:
             return {each.identity: each for each in found}
 
 
-def test_in_each_state(worker: LockCaller, redis: Redis) -> None:
-    worker.claim("t1", plan_of("published"))
-    running = worker.start("t2", plan_of("running"), API)
-    worker.put("t3", API, lock=plan_of("parked").spec, message=MESSAGE)
-    worker.end(worker.start("t4", plan_of("done", remember=60)))
-    worker.end(worker.start("t5", plan_of("free")))
-    worker.start("t6", plan_of("started", lock_until="started"))
+def test_in_each_state(once: LockCaller, redis: Redis) -> None:
+    once.claim("t1", plan_of("published"))
+    running = once.start("t2", plan_of("running"), API)
+    once.put("t3", API, lock=plan_of("parked").spec, message=MESSAGE)
+    once.end(once.start("t4", plan_of("done", remember=60)))
+    once.end(once.start("t5", plan_of("free")))
+    once.start("t6", plan_of("started", lock_until="started"))
     found = locks(redis)
     assert {name: (each.task_id, each.state, each.worker, each.task_name) for name, each in found.items()} == {
         "published": ("t1", "queued", None, None),
-        "running": ("t2", "running", "aaaaaaaa", None),
+        "running": ("t2", "running", "dddddddd", None),
         "parked": ("t3", "queued", None, "charge"),
         "done": ("t4", "done", None, None),
     }
@@ -52,27 +46,27 @@ def test_in_each_state(worker: LockCaller, redis: Redis) -> None:
     assert 50 < found["done"].expires_in <= 60
 
 
-def test_one_that_has_ended_is_left_out_and_nothing_is_written(worker: LockCaller, redis: Redis) -> None:
-    worker.claim("t1", plan_of("lapsed"))
+def test_one_that_has_ended_is_left_out_and_nothing_is_written(once: LockCaller, redis: Redis) -> None:
+    once.claim("t1", plan_of("lapsed"))
     lapse(redis, "locks:lapsed")
-    end_lease(redis, worker.start("t2", plan_of("lost")))
+    end_lease(redis, once.start("t2", plan_of("lost")))
     before = peek(redis)
     assert locks(redis) == {}
     after = peek(redis)
     assert (after.hashes, after.sets) == (before.hashes, before.sets)
 
 
-def test_next_run_is_listed(worker: LockCaller, redis: Redis) -> None:
+def test_next_run_is_listed(once: LockCaller, redis: Redis) -> None:
     plan = plan_of(on_conflict="keep_last")
-    worker.arrive("t1", plan)
-    worker.arrive("t2", plan)
+    once.arrive("t1", plan)
+    once.arrive("t2", plan)
     (lock,) = locks(redis).values()
     assert (lock.task_id, lock.next_id) == ("t1", "t2")
 
 
-def test_any_number_a_page_at_a_time(worker: LockCaller, redis: Redis) -> None:
+def test_any_number_a_page_at_a_time(once: LockCaller, redis: Redis) -> None:
     for number in range(1500):
-        worker.claim(f"t{number}", plan_of(f"i{number}"))
+        once.claim(f"t{number}", plan_of(f"i{number}"))
     assert len(locks(redis)) == 1500
     steering = Steering(redis)
     with commands(redis) as calls:

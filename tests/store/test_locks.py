@@ -37,11 +37,6 @@ LOST, RENEWED, PUT_BACK = 0, 1, 2
 
 
 @pytest.fixture
-def worker(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "aaaaaaaa", "q")
-
-
-@pytest.fixture
 def peer(redis: Redis) -> LockCaller:
     return LockCaller(redis, "bbbbbbbb", "q")
 
@@ -49,42 +44,42 @@ def peer(redis: Redis) -> LockCaller:
 @pytest.fixture
 def brief(redis: Redis) -> LockCaller:
     """A worker whose leases end almost at once."""
-    return LockCaller(redis, "dddddddd", "q", lease=SHORT)
+    return LockCaller(redis, "eeeeeeee", "q", lease=SHORT)
 
 
 # -- publishing ---------------------------------------------------------------------------------------------------
 
 
-def test_the_first_claim_takes_the_lock(worker: LockCaller) -> None:
-    answer, other, claim = worker.claim("t1", PLAN)
+def test_the_first_claim_takes_the_lock(once: LockCaller) -> None:
+    answer, other, claim = once.claim("t1", PLAN)
     assert (answer, other) == (CLAIMED, "")
     assert int(claim) > 0
-    found = worker.locked()
+    found = once.locked()
     assert found
     assert (found.task_id, found.state, found.fencing_token, found.next_id) == ("t1", "queued", 0, None)
     assert 3590 < found.expires_in <= 3600
 
 
-def test_an_id_may_be_anything(worker: LockCaller) -> None:
+def test_an_id_may_be_anything(once: LockCaller) -> None:
     strange = ' 1 2 "\u00e9\n\\'
-    worker.claim(strange, PLAN)
-    assert worker.claim("t2", PLAN) == (TAKEN, strange, "0")
-    assert worker.claim("t3", REPLACE)[:2] == (REPLACED, strange)
+    once.claim(strange, PLAN)
+    assert once.claim("t2", PLAN) == (TAKEN, strange, "0")
+    assert once.claim("t3", REPLACE)[:2] == (REPLACED, strange)
 
 
 @pytest.mark.parametrize("identity", ["x" * 40, '"]' * 20, "\u00e9" * 40])
-def test_an_identity_that_a_header_brings_may_be_anything(worker: LockCaller, identity: str) -> None:
+def test_an_identity_that_a_header_brings_may_be_anything(once: LockCaller, identity: str) -> None:
     plan = replace(PLAN, identity=identity)
-    assert worker.claim("t1", plan)[0] == CLAIMED
-    assert worker.claim("t2", plan) == (TAKEN, "t1", "0")
+    assert once.claim("t1", plan)[0] == CLAIMED
+    assert once.claim("t2", plan) == (TAKEN, "t1", "0")
 
 
-def test_a_full_server_lets_claim(worker: LockCaller, redis: Redis) -> None:
+def test_a_full_server_lets_claim(once: LockCaller, redis: Redis) -> None:
     """A lock is small, and without it a publish would be unchecked."""
     redis.config_set("maxmemory", "1")
     try:
-        assert worker.claim("t1", PLAN)[0] == CLAIMED
-        assert worker.claim("t2", PLAN)[0] == TAKEN
+        assert once.claim("t1", PLAN)[0] == CLAIMED
+        assert once.claim("t2", PLAN)[0] == TAKEN
     finally:
         redis.config_set("maxmemory", "0")
 
@@ -92,59 +87,59 @@ def test_a_full_server_lets_claim(worker: LockCaller, redis: Redis) -> None:
 # -- at the gate ---------------------------------------------------------------------------------------------------
 
 
-def test_a_start_brings_a_fencing_token_that_grows(worker: LockCaller, peer: LockCaller) -> None:
+def test_a_start_brings_a_fencing_token_that_grows(once: LockCaller, peer: LockCaller) -> None:
     tokens = []
     for number in range(4):
-        started = (worker, peer)[number % 2].start(f"t{number}", PLAN)
-        found = worker.locked()
+        started = (once, peer)[number % 2].start(f"t{number}", PLAN)
+        found = once.locked()
         assert found
         assert found.fencing_token == started.token
         tokens.append(started.token)
-        worker.end(started)
+        once.end(started)
     assert tokens == sorted(set(tokens))
 
 
-def test_tokens_grow_when_the_clock_was_set_back(worker: LockCaller, redis: Redis) -> None:
-    ahead = 4 * worker.start("t1", PLAN).token  # a number that is exact in Lua
+def test_tokens_grow_when_the_clock_was_set_back(once: LockCaller, redis: Redis) -> None:
+    ahead = 4 * once.start("t1", PLAN).token  # a number that is exact in Lua
     redis.hset(KEY["meta"], "stamp", str(ahead))
-    assert worker.start("t2", plan_of("other")).token > ahead
+    assert once.start("t2", plan_of("other")).token > ahead
 
 
-def test_asking_twice_gives_the_same_token(worker: LockCaller) -> None:
+def test_asking_twice_gives_the_same_token(once: LockCaller) -> None:
     """The first reply was lost."""
-    held = worker.start("t1", PLAN)
-    assert worker.again().asked == (held.token,)
-    assert worker.exchange(asked=[held.held]).asked == (held.token,), "also by another call"
+    held = once.start("t1", PLAN)
+    assert once.again().asked == (held.token,)
+    assert once.exchange(asked=[held.held]).asked == (held.token,), "also by another call"
 
 
-def test_a_duplicate_needs_no_place_in_a_full_line(worker: LockCaller) -> None:
+def test_a_duplicate_needs_no_place_in_a_full_line(once: LockCaller) -> None:
     full = terms(Limit("full", 1, max_parked=1)).same
-    held = worker.start("t1", PLAN, full)
-    worker.arrive("t2", plan_of("other"), full)
-    assert worker.put("t3", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
-    assert worker.put("t4", full, lock=PLAN.spec).parked == (Answer.PARKED,)
-    assert [each[:2] for each in told(worker.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
+    held = once.start("t1", PLAN, full)
+    once.arrive("t2", plan_of("other"), full)
+    assert once.put("t3", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
+    assert once.put("t4", full, lock=PLAN.spec).parked == (Answer.PARKED,)
+    assert [each[:2] for each in told(once.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
 
 
-def test_a_duplicate_that_waits_makes_no_line_full(worker: LockCaller) -> None:
+def test_a_duplicate_that_waits_makes_no_line_full(once: LockCaller) -> None:
     full = terms(Limit("full", 1, max_parked=1)).same
-    worker.start("t1", PLAN, full)
+    once.start("t1", PLAN, full)
     for task in ("t2", "t3"):
-        worker.arrive(task, PLAN, full)
-    assert worker.put("t4", full, lock=plan_of("other").spec).parked == (Answer.PARKED,)
-    assert worker.put("t5", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
+        once.arrive(task, PLAN, full)
+    assert once.put("t4", full, lock=plan_of("other").spec).parked == (Answer.PARKED,)
+    assert once.put("t5", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
 
 
 @pytest.mark.parametrize("outcome", ["done", "ignored"])
-def test_more_duplicates_than_fit_in_one_reply(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
+def test_more_duplicates_than_fit_in_one_reply(once: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
     """They have the outcome, too; or wait for the one of them that runs now."""
-    held = worker.start("t0", PLAN)
+    held = once.start("t0", PLAN)
     tasks = [f"t{number}" for number in range(1, 702)]
     while tasks:
         some, tasks = tasks[:50], tasks[50:]
-        worker.exchange(parked=[worker.parcel(task, one, lock=PLAN.spec) for task in some])
-    worker.end(held, outcome)
-    worker.look(0)
+        once.exchange(parked=[once.parcel(task, one, lock=PLAN.spec) for task in some])
+    once.end(held, outcome)
+    once.look(0)
     verdicts = Counter(record.raw["lock"]["verdict"] for record in peek(redis).parked.values())
     firsts = Counter(record.raw["lock"]["first"] for record in peek(redis).parked.values())
     if outcome == "done":
@@ -153,14 +148,14 @@ def test_more_duplicates_than_fit_in_one_reply(worker: LockCaller, one: Limit, r
         assert (verdicts, firsts) == ({"run": 1, "follow": 700}, {"": 1, "t1": 700})
 
 
-def test_more_that_wait_to_run_next_than_can_go_on_at_once(worker: LockCaller, redis: Redis) -> None:
+def test_more_that_wait_to_run_next_than_can_go_on_at_once(once: LockCaller, redis: Redis) -> None:
     """Time alone brings the next caller to the rest of them."""
-    worker.start("t1", worker.publish("t1", KEEP_LAST))
-    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
+    once.start("t1", once.publish("t1", KEEP_LAST))
+    assert once.arrive("t2", once.publish("t2", KEEP_LAST)) == ()
     redis.zadd(KEY["due"], {"lock:next:same": 1})
     redis.hdel(KEY["locks"], "same")
     redis.zrem(KEY["ends"], "locks:same")
-    assert told(worker.look_once(1)) == [("t2", "run", "")]
+    assert told(once.look_once(1)) == [("t2", "run", "")]
 
 
 def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, clock: StoreClock) -> None:
@@ -176,70 +171,70 @@ def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller
 
 @pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
 def test_follower_of_an_ended_lock_goes_on_after_any_discovery(
-    worker: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
+    once: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
 ) -> None:
-    worker.claim("t1", PLAN)
-    assert worker.arrive("t2", PLAN, one) == ()
+    once.claim("t1", PLAN)
+    assert once.arrive("t2", PLAN, one) == ()
     end_lock(redis)
     if by == "says something":
         steering.say("other", "pause")
     elif by == "books":
-        steering.ask(worker.store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0))
+        steering.ask(once.store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0))
     else:
-        worker.locked()
-    assert told(worker.look_once()) == [("t2", "run", "")]
+        once.locked()
+    assert told(once.look_once()) == [("t2", "run", "")]
 
 
-def test_only_its_holder_frees_a_lock(worker: LockCaller) -> None:
-    held = worker.start("t1", PLAN)
-    worker.end_as("t1", "aaaaaaaa:ff")
-    worker.end_as("t2", held.nonce)
-    assert state_of(worker) == ("t1", "running")
+def test_only_its_holder_frees_a_lock(once: LockCaller) -> None:
+    held = once.start("t1", PLAN)
+    once.end_as("t1", "dddddddd:ff")
+    once.end_as("t2", held.nonce)
+    assert state_of(once) == ("t1", "running")
 
 
 # -- how long ----------------------------------------------------------------------------------------------------
 
 
-def test_one_that_may_not_wait_any_longer_has_no_lock(worker: LockCaller, one: Limit, redis: Redis) -> None:
+def test_one_that_may_not_wait_any_longer_has_no_lock(once: LockCaller, one: Limit, redis: Redis) -> None:
     """Also while no worker has a slot to say that it does not run."""
-    worker.start("other", plan_of("other"), one)
-    worker.put("t1", one, lock=PLAN.spec, wait_ms=600_000)
-    assert state_of(worker) == ("t1", "queued")
+    once.start("other", plan_of("other"), one)
+    once.put("t1", one, lock=PLAN.spec, wait_ms=600_000)
+    assert state_of(once) == ("t1", "queued")
     let_come_due(redis, "task")
-    worker.look(0)
-    assert worker.locked() is None
-    (told_off,) = worker.look(1).grants
+    once.look(0)
+    assert once.locked() is None
+    (told_off,) = once.look(1).grants
     assert told_off.expired
-    assert worker.locked() is None
-    worker.renew(held_by(told_off))
-    assert worker.locked() is None
+    assert once.locked() is None
+    once.renew(held_by(told_off))
+    assert once.locked() is None
 
 
 def test_until_started_follower_waits_as_long_as_the_first_runs(
-    worker: LockCaller, peer: LockCaller, redis: Redis
+    once: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     plan = plan_of(lock_until="started")
-    claimed = worker.publish("t1", plan)
+    claimed = once.publish("t1", plan)
     assert peer.arrive("t2", plan) == ()
-    held = worker.start("t1", claimed)
+    held = once.start("t1", claimed)
     redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
-    assert worker.renew_once(held) == RENEWED
+    assert once.renew_once(held) == RENEWED
     store = peek(redis)
     assert store.lock_ends() >= store.leases["t1"]
 
 
-def test_duplicates_get_the_loss_of_the_result(worker: LockCaller, peer: LockCaller) -> None:
+def test_duplicates_get_the_loss_of_the_result(once: LockCaller, peer: LockCaller) -> None:
     """One that waits, one that a worker finds later, and one that is published."""
     plan = plan_of(remember=60)
-    held = worker.start("t1", plan)
+    held = once.start("t1", plan)
     assert peer.arrive("t2", plan) == ()
-    assert worker.succeeded(held, "same", 60, lost=True) == 1
-    worker.end(held)
+    assert once.succeeded(held, "same", 60, lost=True) == 1
+    once.end(held)
     for task in ("t2", "t3"):
         (grant,) = peer.look(1).grants if task == "t2" else peer.put(task, None, lock=plan.spec, slots=1).grants
         assert isinstance(grant.lock, LockState)
         assert (grant.task, grant.lock.verdict, grant.lock.first, grant.lock.lost) == (task, "conclude", "t1", True)
-    assert worker.claim("t4", plan)[:2] == (identity_locks.LOST, "t1")
+    assert once.claim("t4", plan)[:2] == (identity_locks.LOST, "t1")
 
 
 # -- leases ------------------------------------------------------------------------------------------------------
@@ -263,18 +258,18 @@ def test_lock_does_not_end_before_a_lease_requested_twice(brief: LockCaller, red
     assert store.lock_ends() >= store.leases["t1"]
 
 
-def test_locks_that_end_together_each_go_to_their_follower(worker: LockCaller, redis: Redis) -> None:
+def test_locks_that_end_together_each_go_to_their_follower(once: LockCaller, redis: Redis) -> None:
     """Each grant clears some ended locks, but not recursively: else one call would do all the work."""
     names = [f"order {number}" for number in range(20)]
     for name in names:
-        worker.claim(f"lost, {name}", plan_of(name))
-        worker.arrive(f"next, {name}", plan_of(name))
+        once.claim(f"lost, {name}", plan_of(name))
+        once.arrive(f"next, {name}", plan_of(name))
     lapse(redis, *(f"locks:{name}" for name in names))
-    worker.look(0)
+    once.look(0)
     assert redis.zcount(KEY["ends"], 0, 1) >= len(names) / 2
     while redis.zcount(KEY["ends"], 0, 1):
-        worker.reap()
-    assert {name: lock.task_id for name in names if (lock := worker.locked(name))} == {
+        once.reap()
+    assert {name: lock.task_id for name in names if (lock := once.locked(name))} == {
         name: f"next, {name}" for name in names
     }
 
@@ -282,37 +277,37 @@ def test_locks_that_end_together_each_go_to_their_follower(worker: LockCaller, r
 @pytest.mark.parametrize("parked", [False, True], ids=["asked", "resumed"])
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
 def test_grant_replayed_late_comes_with_its_lock_or_not_at_all(
-    worker: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
+    once: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
 ) -> None:
     """The reply was lost for longer than the lock lasted, and no call has reclaimed the permit."""
     if parked:
-        worker.put_once("t1", PLAN, slots=1)
+        once.put_once("t1", PLAN, slots=1)
     else:
-        worker.start("t1", PLAN)
+        once.start("t1", PLAN)
     lapse(redis, "locks:same")
     if taken:
         peer.start("t2", PLAN)
 
-    reply = worker.again()
+    reply = once.again()
     assert bool(started(reply)) == (parked and not taken)
     assert reply.asked == (() if parked else (Answer.MUST_PARK,) if taken else reply.asked)
-    assert state_of(worker) == ("t2" if taken else "t1", "running")
+    assert state_of(once) == ("t2" if taken else "t1", "running")
     assert sorted(peek(redis).leases) == ["t2" if taken else "t1"]
 
 
 def test_restored_run_keeps_the_success_of_its_other_delivery(
-    worker: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
+    once: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
 ) -> None:
     """It goes on for longer than that, and another call would run beside it."""
     plan = plan_of(remember=2.0)
-    held = worker.start("t1", plan)
+    held = once.start("t1", plan)
     end_lease(redis, held, lock=False)
     peer.end(peer.start("t1", plan))
-    assert state_of(worker) == ("t1", "done")
-    assert worker.renew_once(held) == PUT_BACK
+    assert state_of(once) == ("t1", "done")
+    assert once.renew_once(held) == PUT_BACK
     clock.move(3_000_000)
     assert peer.claim("t2", plan)[:2] == (TAKEN, "t1")
-    worker.end(held, "failed")
+    once.end(held, "failed")
     clock.move(3_000_000)
     assert peer.locked() is None, "it lasts from the end of the run"
 
@@ -332,18 +327,18 @@ def assert_empty(redis: Redis) -> None:
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace", "keep_last"])
 @pytest.mark.parametrize("until_", ["finished", "started"])
 def test_when_all_is_over_nothing_is_left(
-    worker: LockCaller, one: Limit, redis: Redis, until_: LockUntil, conflict: OnConflict, *, limited: bool
+    once: LockCaller, one: Limit, redis: Redis, until_: LockUntil, conflict: OnConflict, *, limited: bool
 ) -> None:
     """This holds for every policy."""
     plan = plan_of(lock_until=until_, on_conflict=conflict)
     running: list[Started] = []
     for number in range(4):
-        mine = worker.publish(f"t{number}", plan)
-        running += worker.arrive(f"t{number}", mine, one if limited else None)
+        mine = once.publish(f"t{number}", plan)
+        running += once.arrive(f"t{number}", mine, one if limited else None)
     for _ in range(20):
-        running += worker.look_once(8)
+        running += once.look_once(8)
         if running:
-            running += worker.end(running.pop(0), slots=8)
+            running += once.end(running.pop(0), slots=8)
     assert not running
     assert_empty(redis)
 
@@ -362,37 +357,37 @@ def test_remembered_success_goes_when_its_time_has_passed(
     assert_empty(redis)
 
 
-def test_replacement_before_the_end_keeps_no_lock(worker: LockCaller, peer: LockCaller) -> None:
+def test_replacement_before_the_end_keeps_no_lock(once: LockCaller, peer: LockCaller) -> None:
     """``self.replace()`` by a task without a lock: the same task id, a later attempt."""
-    held = worker.start("t1", worker.publish("t1", PLAN))
+    held = once.start("t1", once.publish("t1", PLAN))
     assert peer.ask("t1", None, attempt=1 << 20)[0] == Answer.MUST_PARK
     peer.put("t1", None, attempt=1 << 20)
-    worker.end(held, "ignored")
-    assert worker.locked() is None
+    once.end(held, "ignored")
+    assert once.locked() is None
 
 
-def test_a_call_runs_though_its_first_was_lost_with_many_others(worker: LockCaller, redis: Redis) -> None:
+def test_a_call_runs_though_its_first_was_lost_with_many_others(once: LockCaller, redis: Redis) -> None:
     """More leases have ended than one call clears, and that of the first is the last of them."""
     others = [f"other {number}" for number in range(9)]
     for task in others:
-        worker.start(task, plan_of(task))
-    worker.start("t1", SKIP)
+        once.start(task, plan_of(task))
+    once.start("t1", SKIP)
     redis.zadd(KEY["leases"], dict.fromkeys(others, 1) | {"t1": 2})
-    worker.start("t2", SKIP)
-    assert state_of(worker) == ("t2", "running")
+    once.start("t2", SKIP)
+    assert state_of(once) == ("t2", "running")
 
 
 def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
-    worker: LockCaller, one: Limit, two: Limit, redis: Redis
+    once: LockCaller, one: Limit, two: Limit, redis: Redis
 ) -> None:
     """Both could start, in one slot. The older call has the lock, since that of the newer one was over for a moment."""
-    held = [worker.take("h1", one), *(worker.take(f"h{number}", two) for number in (2, 3))]
-    older = worker.publish("older", REPLACE)
-    newer = worker.publish("newer", REPLACE)
-    worker.put_once("newer", newer, two)
+    held = [once.take("h1", one), *(once.take(f"h{number}", two) for number in (2, 3))]
+    older = once.publish("older", REPLACE)
+    newer = once.publish("newer", REPLACE)
+    once.put_once("newer", newer, two)
     end_lock(redis)
-    worker.put_once("older", older, one)
-    reply = worker.exchange(1, ended=[ended(each) for each in held])
+    once.put_once("older", older, one)
+    reply = once.exchange(1, ended=[ended(each) for each in held])
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
-    assert told(worker.look_once()) == [("older", "replaced", "newer")]
+    assert told(once.look_once()) == [("older", "replaced", "newer")]

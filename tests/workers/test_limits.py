@@ -243,13 +243,6 @@ def test_no_redis_anywhere_stops_the_worker(workers: Workers, tmp_path: Path) ->
     assert "throttle_url" in last
 
 
-def test_a_misspelt_setting_stops_the_worker(workers: Workers) -> None:
-    worker = workers.start(FEATURES, conf={"throttle_leese": 5}, wait=False)
-    assert worker.wait() != 0
-    assert "Unknown setting 'throttle_leese', did you mean 'throttle_lease'?" in worker.log()
-    assert "throttle_lease" in worker.log().splitlines()[-1]
-
-
 def test_workers_started_as_most_are_started(workers: Workers, journal: Journal, state: State) -> None:
     """With mingle and gossip, which the other tests leave out."""
     for _ in range(2):
