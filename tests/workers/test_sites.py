@@ -6,13 +6,12 @@ from collections import Counter
 
 import pytest
 
-from tests.support.apps.sites import GPU
+from celery_throttle import ConfigurationError, ThrottleControl
+from tests.support.apps.sites import BOX, GPU, THUMBS
 from tests.support.journal import Journal, Run, peak
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
-
-pytestmark = pytest.mark.worker
 
 SITES = "tests.support.apps.sites"
 
@@ -71,8 +70,9 @@ def test_a_host_is_killed_and_another_joins(workers: Workers, journal: Journal, 
 def test_a_task_waits_for_a_worker_with_the_tag(workers: Workers, journal: Journal, state: State) -> None:
     on(workers, "a").wait_ready()
     app = workers.app(SITES)
-    app.boxed.delay("t")
+    task = app.boxed.delay("t")
     state.wait_parked(1)
+    assert any("No live worker has the tag 'gpu_box'" in each for each in state.throttle.explain(task).reasons)
     workers.start(SITES, env={"THROTTLE_TAGS": "gpu_box=b1"})
     journal.wait_running(1, "t")
     assert state.used == {"box[gpu_box=b1]": 1}
@@ -96,3 +96,21 @@ def test_a_program_takes_a_permit_of_its_own_host(workers: Workers, state: State
     app.app.conf.throttle_tags = {"host": "web1"}
     with GPU.acquire(timeout=5, app=app.app):
         assert state.used == {"gpu[host=web1]": 1}
+    for limit, said in ((BOX, "no permits per 'gpu_box': set throttle_tags"), (THUMBS, "take it in a task")):
+        with pytest.raises(ConfigurationError, match=said):
+            limit.acquire(timeout=5, app=app.app)
+
+
+def test_an_operator_changes_one_host(workers: Workers, journal: Journal, state: State) -> None:
+    for host in ("a", "b"):
+        on(workers, host).wait_ready()
+    app = workers.app(SITES)
+    one = ThrottleControl(app.app).limit(GPU, key="host=a")
+    one.override(1)
+    for number in range(6):
+        app.train.delay(f"t{number}")
+    journal.wait_running(3)
+    state.wait_parked(3)
+    assert state.used == {"gpu[host=a]": 1, "gpu[host=b]": 2}
+    one.reset()
+    journal.wait_running(4)

@@ -12,6 +12,7 @@ app = new_app("sites")
 
 GPU = Limit("gpu", 2, per="host")
 BOX = Limit("box", 1, per="gpu_box")
+THUMBS = Limit("thumbs", share=0.5, per="worker")
 
 
 def _hold(task: Any, label: str) -> str:
@@ -37,6 +38,6 @@ def boxed(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=Limit("thumbs", share=0.5, per="worker"))
+@app.task(bind=True, shared=False, base=Throttled, limit=THUMBS)
 def thumb(self: Any, label: str) -> str:
     return _hold(self, label)
