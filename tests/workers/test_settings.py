@@ -33,6 +33,7 @@ SETTINGS = {
     "throttle_park_timeout": 5,
     "throttle_enabled": False,
     "throttle_environment": "staging",
+    "throttle_tags": {"gpu_box": "a7"},
 }
 
 
@@ -66,6 +67,7 @@ def test_defaults() -> None:
         "throttle_park_timeout": 3.0,
         "throttle_enabled": True,
         "throttle_environment": "",
+        "throttle_tags": {},
     }
 
 
