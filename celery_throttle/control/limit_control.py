@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.what_if import Simulation
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
@@ -48,6 +49,9 @@ _INSTEAD = {
 _OF_KEY = "write throttle.limit({name!r}, key={value}) for one key"
 _with_fixes = with_fixes(_OF_KEY, **_INSTEAD)
 _with_fixes_number = with_fixes(**_INSTEAD | {"limit": "write override(5)"})
+_with_fixes_simulate = with_fixes(
+    limit="write simulate(5)", runtime="write run_time='0.4s'", duration="write lasts=3600", seconds="write lasts=3600"
+)
 _with_fixes_drop = with_fixes(
     f"write throttle.drop({{value}}) for one task, {_OF_KEY.removeprefix('write ')}",
     **_INSTEAD | dict.fromkeys(("task_id", "task", "id", "ids", "task_ids"), "write throttle.drop('task-id')"),
@@ -150,6 +154,45 @@ class LimitControl:
                 f"forecast(after={after!r})"
             )
         return forecast(self._reader, self._bucket, after)
+
+    @_with_fixes_simulate
+    def simulate(
+        self,
+        permits: int | None = None,
+        *,
+        rate: Rates | None = None,
+        burst: int | Sequence[int] | None = None,
+        arrivals: str | float = "x1",
+        run_time: str | float | timedelta = "x1",
+        spread: float = 1.0,
+        lasts: float | timedelta = 3600,
+        target: float | timedelta | None = None,
+        seed: int = 0,
+    ) -> Simulation:
+        """Return the waits with other numbers or another load, beside those of the last hour. Change nothing.
+
+        The load is that of the last hour by default. The same seed gives the same result.
+
+        Args:
+            permits: as for `override`; None: as now.
+            rate: as for `override`.
+            burst: as for `override`.
+            arrivals: "x1.5" for half as many again; "5/s", or a number a second.
+            run_time: "x2" for twice as long; "0.4s", a timedelta, or seconds.
+            spread: the standard deviation of run times, divided by their mean; 0: all runs take as long.
+            lasts: the length of the simulation, in seconds.
+            target: find the least number with which 95 % of the tasks wait for so many seconds at most.
+            seed: for the drawing of arrivals and run times.
+        """
+        from celery_throttle.control.load import read_question  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.what_if import simulate  # noqa: PLC0415 - most commands do without
+
+        question = read_question(
+            arrivals=arrivals, run_time=run_time, spread=spread, lasts=lasts, target=target, seed=seed
+        )
+        is_changed = (permits, rate, burst) != (None, None, None)
+        asked = self._read("simulate", permits, rate, burst) if is_changed else Override()
+        return simulate(self._reader, self._bucket, asked, question)
 
     def history(self, *, day: bool = False) -> History:
         """Return the history of the limit, with all its keys, for each minute of the last hour.

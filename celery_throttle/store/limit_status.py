@@ -23,6 +23,7 @@ __all__ = [
     "RateStatus",
     "RuntimeOverride",
     "State",
+    "permits_taken",
     "rates_text",
     "read_names",
     "read_rates",
@@ -220,7 +221,7 @@ class LimitStatus:
 
     def has_room(self, cost: int) -> bool:
         """Whether ``cost`` permits are free; a task that needs more permits than the limit has runs alone."""
-        return self.in_force is None or self.held + min(cost, max(self.in_force, 1)) <= self.in_force
+        return self.in_force is None or self.held + permits_taken(cost, self.in_force) <= self.in_force
 
     def bars(self, task_id: str, ticket: float) -> bool:
         """Whether an older task that needs several limits has to start before this task."""
@@ -230,6 +231,11 @@ class LimitStatus:
         """Return whether the override applies to the limit with all its keys, or to one key."""
         whole = Bucket(self.name)
         return whole if override.limit == str(whole) else self.bucket
+
+
+def permits_taken(cost: int, permits: int) -> int:
+    """Return the permits that a task takes of a limit; a task that needs more than the limit has takes all of them."""
+    return min(cost, max(permits, 1))
 
 
 def rates_text(rates: Iterable[RateStatus]) -> str:

@@ -14,6 +14,7 @@ from celery_throttle import Limit, Throttled
 from celery_throttle.control import causes, checks
 from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
+from tests.control.hours import store_counts  # noqa: F401 - a fixture
 from tests.store.caller import KEYS
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended

@@ -24,6 +24,7 @@ _MODULES = {
     "explain": "look",
     "report": "checks",
     "history": "history",
+    "simulate": "simulate",
     "top": "top",
     **dict.fromkeys(VERBS, "steer"),
     "drop": "removal",

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from contextlib import contextmanager
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,17 +62,18 @@ class Session:
     """One call of a command.
 
     Args:
-        app: the app of the limits.
+        app: the app of the limits; None for a command that needs no store.
         output: the output of the command.
         by_url: whether the user named a store with --url, and no app.
-
-    Attributes:
-        throttle: the control of the app's limits.
     """
 
     def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
         self.app, self.output, self.by_url = app, output, by_url
-        self.throttle = ThrottleControl(app)
+
+    @cached_property
+    def throttle(self) -> ThrottleControl:
+        """The control of the app's limits."""
+        return ThrottleControl(self.app)
 
     def limit(self, name: str, key: str | None) -> LimitControl:
         """Return the control of a limit or key, which may be written as in the output: ``tenant[acme]``."""
@@ -195,10 +196,13 @@ def _below_zero(args: Sequence[str]) -> str:
     return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
 
 
-def command(name: str, text: str | None = None) -> Callable[[Callable[..., int | None]], click.Command]:
+def command(
+    name: str, text: str | None = None, *, storeless: str = ""
+) -> Callable[[Callable[..., int | None]], click.Command]:
     """Return a decorator that makes a command of a function of a `Session` and click's options.
 
     The function returns the exit code, or None for 0. Its docstring is the help, unless there is another ``text``.
+    Without the argument ``storeless`` the command needs no store.
     """
 
     def make(function: Callable[..., int | None]) -> click.Command:
@@ -206,9 +210,11 @@ def command(name: str, text: str | None = None) -> Callable[[Callable[..., int |
         @wraps(function)
         def run(ctx: click.Context, /, *, as_json: bool, url: str | None, prefix: str | None, **options: Any) -> None:
             output = Output(as_json=as_json, plain=bool(getattr(ctx.obj, "no_color", False)))
-            with _ended_in_one_line(url):
-                app = _app_of(ctx, url, prefix)
-            with _ended_in_one_line(settings_of(app).url):
+            app = None
+            if not storeless or options[storeless] is not None:
+                with _ended_in_one_line(url):
+                    app = _app_of(ctx, url, prefix)
+            with _ended_in_one_line(app and settings_of(app).url):
                 ctx.exit(function(Session(app, output, by_url=bool(url)), **options) or 0)
 
         made = click.command(name, cls=_Command, help=text)(run)

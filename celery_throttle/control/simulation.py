@@ -1,0 +1,180 @@
+"""Simulate the starts of tasks on one limit, first come, first served, with the gate's permits and rates.
+
+The tasks are drawn once for all numbers that are compared. So a difference between two numbers is not chance.
+"""
+
+from __future__ import annotations
+
+from heapq import heapreplace
+from itertools import cycle, islice
+from math import ceil
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_throttle.store.limit_status import permits_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.store.limit_status import RateStatus
+
+__all__ = ["MOST_TASKS", "Begin", "Load", "Numbers", "Tasks", "drawn", "shortened", "starts_of", "typical"]
+
+#: More tasks would take some seconds.
+MOST_TASKS = 500_000
+_MINUTE = 60.0
+#: Fewer tasks are drawn several times, because chance changes their waits more.
+_MANY_TASKS, _ROUNDS = 50_000, 5
+
+
+class Load(NamedTuple):
+    """The load of a limit.
+
+    Attributes:
+        arrivals: the arrivals a second, for one minute after the other; after the last minute the first follows.
+        run_time: the mean seconds of a run.
+        spread: the standard deviation of run times, divided by their mean; 0: all runs take as long.
+        cost: the permits that each task takes.
+        counted: whether the arrivals of each minute were counted. Then as many arrive; else their number is drawn.
+    """
+
+    arrivals: tuple[float, ...]
+    run_time: float
+    spread: float = 1.0
+    cost: int = 1
+    counted: bool = False
+
+    @property
+    def per_second(self) -> float:
+        """The mean arrivals a second."""
+        return sum(self.arrivals) / len(self.arrivals)
+
+
+class Numbers(NamedTuple):
+    """The numbers of a limit.
+
+    Attributes:
+        permits: the permits; None: any number.
+        rates: the rates.
+    """
+
+    permits: int | None
+    rates: tuple[RateStatus, ...] = ()
+
+
+class Begin(NamedTuple):
+    """The state of a limit at the beginning.
+
+    Attributes:
+        waits: the seconds that each parked task has waited, the oldest first.
+        running: the runs that hold permits.
+        next_start_in: the seconds until the rates allow the next start.
+    """
+
+    waits: tuple[float, ...] = ()
+    running: int = 0
+    next_start_in: float = 0.0
+
+
+class Tasks(NamedTuple):
+    """The tasks of a simulation, in the order of their arrival.
+
+    Attributes:
+        arrivals: the seconds from the beginning; a task that was parked then has 0 or less.
+        run_times: the seconds of each run.
+        ends: the ends of the runs that hold permits at the beginning, sorted.
+    """
+
+    arrivals: list[float]
+    run_times: list[float]
+    ends: list[float]
+
+
+def shortened(load: Load, seconds: float, parked: int) -> float:
+    """Return the seconds, or less if more than `MOST_TASKS` tasks would arrive."""
+    return min(seconds, max(MOST_TASKS - parked, MOST_TASKS // 10) / max(load.per_second, 1e-9))
+
+
+def drawn(load: Load, seconds: float, begin: Begin, seed: int) -> Tasks:
+    """Draw the tasks that are parked at the beginning, or arrive within these seconds.
+
+    Arrivals are a Poisson process: within a minute with a counted number of them, each moment is as likely. The same
+    seed draws the same tasks.
+    """
+    arrivals, random = [-each for each in begin.waits], Random(seed)  # noqa: S311 - no secret
+    draw_arrivals = _counted_arrivals if load.counted else _arrivals
+    for minute, per_second in enumerate(islice(cycle(load.arrivals), ceil(seconds / _MINUTE))):
+        at = minute * _MINUTE
+        arrivals += draw_arrivals(random, per_second, at, min(at + _MINUTE, seconds))
+    draw = _run_times(load, Random(~seed))  # noqa: S311 - as above
+    ends = sorted(draw() for _ in range(begin.running))
+    return Tasks(arrivals, [draw() for _ in arrivals], ends)
+
+
+def _arrivals(random: Random, per_second: float, at: float, end: float) -> Iterator[float]:
+    while per_second and (at := at + random.expovariate(per_second)) < end:
+        yield at
+
+
+def _counted_arrivals(random: Random, per_second: float, at: float, end: float) -> list[float]:
+    number = int(per_second * (end - at) + random.random())
+    return sorted(random.uniform(at, end) for _ in range(number))
+
+
+def _run_times(load: Load, random: Random) -> Callable[[], float]:
+    if not load.run_time or not load.spread:
+        return lambda: load.run_time
+    if load.spread == 1:
+        return lambda: random.expovariate(1 / load.run_time)
+    shape = load.spread**-2
+    return lambda: random.gammavariate(shape, load.run_time / shape)
+
+
+def starts_of(tasks: Tasks, numbers: Numbers, cost: int = 1, next_start_in: float = 0.0) -> list[float]:
+    """Return the start of each task, in seconds from the beginning.
+
+    With tasks that take equally many permits, each start is at the latest of three times: the arrival of the task, the
+    end of the run whose permits it gets, and the time that the rates allow.
+    """
+    starts, slots = [], _slots(tasks, numbers.permits, cost)
+    paces = [_Pace(each, cost, next_start_in) for each in numbers.rates]
+    for arrival, run_time in zip(tasks.arrivals, tasks.run_times, strict=True):
+        start = max(arrival, slots[0])
+        for pace in paces:
+            start = max(start, pace.allowed)
+        for pace in paces:
+            pace.book(start)
+        heapreplace(slots, start + run_time)
+        starts.append(start)
+    return starts
+
+
+def typical(load: Load, numbers: Numbers, seconds: float, begin: Begin, seed: int) -> Tasks:
+    """Draw the tasks several times, and return those with the median mean wait."""
+    rounds = _ROUNDS if load.per_second * seconds < _MANY_TASKS else 1
+    found = [drawn(load, seconds, begin, seed * _ROUNDS + number) for number in range(rounds)]
+    found.sort(key=lambda tasks: sum(starts_of(tasks, numbers, load.cost, begin.next_start_in)) - sum(tasks.arrivals))
+    return found[rounds // 2]
+
+
+def _slots(tasks: Tasks, permits: int | None, cost: int) -> list[float]:
+    """Return the times at which permits for one task are free: a heap."""
+    most = len(tasks.arrivals) + len(tasks.ends)
+    at_once = most if permits is None else min(permits // permits_taken(cost, permits), most)
+    ends = tasks.ends[-at_once:]  # of more runs than may be now, the first that end free no room
+    return [0.0] * (at_once - len(ends)) + ends
+
+
+class _Pace:
+    """The bookings of a rate, as in gcra.lua.
+
+    The rest of a burst is not known at the beginning: all of it counts as free if a task may start now, else none.
+    """
+
+    def __init__(self, rate: RateStatus, cost: int, next_start_in: float) -> None:
+        self._spacing = cost / rate.per_second
+        self._lead = (max(rate.burst, cost) - cost) / rate.per_second
+        self.allowed = next_start_in if next_start_in > 0 else -self._lead
+
+    def book(self, start: float) -> None:
+        self.allowed = max(self.allowed, start - self._lead) + self._spacing

@@ -1,0 +1,343 @@
+"""``celery throttle simulate``, ``limit.simulate()``: from counts of the last hour, and with the rules of the gate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle.control import capacity
+from celery_throttle.control.outcomes import Outcome
+from celery_throttle.control.what_if import Simulation
+from celery_throttle.core.history import SLOT, Place, place_of
+from tests.control.conftest import run_in
+from tests.control.hours import steady
+from tests.control.test_looking import API, TENANT, names, of
+from tests.control.test_wrong_commands import PYTHON
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import Ended
+
+Run = Callable[..., Ended]
+Count = Callable[..., None]
+ONE = terms(API).same
+EIGHT = Limit("api", 8)
+
+
+def an_hour(arrivals: Sequence[float], permits: int, run_time: float, seed: int) -> tuple[list[list[float]], int]:
+    """Play an hour event by event; return its counts by the minute, and the line at its end.
+
+    Args:
+        arrivals: the arrivals a second, for each minute.
+        permits: the permits.
+        run_time: the mean seconds of a run.
+        seed: of the random numbers.
+    """
+    rng, counts = random.Random(seed), [[0.0] * SLOT for _ in arrivals]
+    events: list[tuple[float, str, float]] = []
+    for minute, per_second in enumerate(arrivals):
+        at = minute * 60.0
+        while (at := at + rng.expovariate(per_second)) < (minute + 1) * 60:
+            heappush(events, (at, "arrives", 0.0))
+    line: list[float] = []
+    free = permits
+    while events and events[0][0] < len(arrivals) * 60:
+        now, what, took = heappop(events)
+        slot = counts[int(now // 60)]
+        if what == "arrives":
+            line.append(now)
+            slot[Place.PARKED] += not free
+        else:
+            free += 1
+            slot[Place.ENDED] += 1
+            slot[Place.RUN_TIME] += took * 1000
+        if line and free:
+            free -= 1
+            since, took = line.pop(0), rng.expovariate(1 / run_time)
+            slot[place_of(now - since)] += 1
+            slot[Place.WAIT_TIME] += (now - since) * 1000
+            heappush(events, (now + took, "ends", took))
+    return counts, len(line)
+
+
+def simulate(app: Any, *permits: int, limit: str = "api", key: str | None = None, **options: Any) -> Simulation:
+    return ThrottleControl(app).limit(limit, key=key).simulate(*permits, **options)
+
+
+def by_what(found: Simulation) -> dict[str, Outcome]:
+    return {each.what: each for each in found.outcomes}
+
+
+# -- the gate's rules --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue of the tests."""
+    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
+
+
+@pytest.mark.usefixtures("_workers_answer")
+@pytest.mark.parametrize("seed", range(8))
+def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, seed: int) -> None:
+    """The simulation and `Play` have the same rules: numbers, costs, rates with their bursts, what runs already."""
+    rng = random.Random(seed)
+    cost, rated = rng.choice((1, 1, 2, 5)), rng.random() < 0.5
+    rate: Any = {"rate": "1/h", "burst": rng.randint(1, 9)} if rated and cost == 1 else {}
+    limit = Limit("other", rng.randint(cost, 6), **rate)
+
+    @app.task(base=Throttled, limit=limit, cost=cost, name="other", shared=False)  # type: ignore[untyped-decorator]
+    def other() -> None: ...
+
+    for number in range(20):
+        worker.arrive(f"t{number}", terms(limit, cost=cost).same)
+    for permits in range(1, 25, 3):
+        forecast = ThrottleControl(app).limit("other").forecast(permits)
+        found = simulate(app, permits, limit="other", arrivals="1/d", run_time=86400 * 365, spread=0, lasts=1)
+        assert found.outcomes[0].started == forecast.starts, (permits, limit, cost)
+        assert (found.parked, found.cost) == (forecast.parked, cost)
+
+
+# -- the last hour -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_hour_predicts_its_own_mean_wait(app: Any, worker: TermsCaller, store_counts: Count, seed: int) -> None:
+    worker.know(EIGHT)
+    arrivals = [15.0 if minute % 12 else 27.5 for minute in range(59)]
+    counts, _ = an_hour(arrivals, 8, 0.4, seed)
+    store_counts(counts)
+    found = simulate(app)
+    measured, check = by_what(found)["measured"], by_what(found)["check"]
+    assert measured.wait_mean is not None
+    assert check.wait_mean == pytest.approx(measured.wait_mean, rel=0.25)
+    assert check.waited == pytest.approx(measured.waited, rel=0.25)
+    assert check.used == pytest.approx(measured.used, rel=0.05)
+    assert found.fits
+    assert found.per_second == pytest.approx(sum(arrivals) / 59, rel=0.05)
+    assert found.run_time == pytest.approx(0.4, rel=0.05)
+    assert not any(each.startswith("!") for each in found.notes)
+
+
+def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    counts, line = an_hour([4.2] * 59, 8, 2.0, 1)
+    assert line > 200
+    for number in range(line + 8):
+        worker.arrive(f"t{number}", terms(EIGHT).same)
+    store_counts(counts)
+    rows = by_what(simulate(app))
+    assert rows["check"].wait_mean == pytest.approx(rows["measured"].wait_mean, rel=0.25)
+    assert rows["measured"].waiting == line
+    assert rows["asked"].never.endswith("permits of work arrive for 8")
+
+
+def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    """Four a second arrive and start behind 400 others: that is a wait of 100 seconds, also for the first of them."""
+    worker.know(EIGHT)
+    for number in range(400 + 8):
+        worker.arrive(f"t{number}", terms(EIGHT).same)
+    store_counts(steady(240, minutes=3, wait=100.0, run_time=2.0))
+    rows = by_what(simulate(app, spread=0))
+    assert rows["measured"].wait_mean == pytest.approx(100)
+    assert rows["check"].wait_mean == pytest.approx(100, rel=0.1)
+
+
+def test_other_numbers_are_compared_under_the_hours_load(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300))
+    found = simulate(app, 4, arrivals="x1.5", run_time="x2", target=1)
+    assert (found.limit, found.key, found.seconds, found.spread, found.cost) == ("api", None, 3600.0, 1.0, 1)
+    assert [found.per_second, found.run_time] == pytest.approx([7.5, 2.0])
+    rows = by_what(found)
+    assert [(each.what, each.permits) for each in found.outcomes[:5]] == [
+        ("measured", 8), ("check", 8), ("asked", 4), ("fewer", 3), ("more", 5),
+    ]  # fmt: skip
+    assert rows["measured"].arrived == rows["measured"].started == rows["check"].arrived == 59 * 300
+    assert rows["asked"].never == "15.0 permits of work arrive for 4"
+    assert rows["asked"].arrived == pytest.approx(7.5 * 3600, rel=0.01)
+    assert rows["least"].permits is not None
+    assert 16 <= rows["least"].permits <= 20
+    assert simulate(app, 4, seed=2) == simulate(app, 4, seed=2) != simulate(app, 4, seed=3)
+
+
+def test_another_rate_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300))
+    rows = by_what(simulate(app, rate="4/s", burst=3))
+    assert [str(each) for each in rows["asked"].rates] == ["4/s (burst 3)"]
+    assert rows["asked"].never == "5 a second arrive for the rate 4/s"
+    assert rows["measured"].rates == rows["check"].rates == ()
+
+
+def test_a_shorter_time_simulates_the_newest_minutes(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(60, minutes=30) + steady(300, minutes=10))
+    assert simulate(app, lasts=300).per_second == pytest.approx(5.0)
+    assert simulate(app).per_second == pytest.approx((30 * 1 + 10 * 5) / 40), "from the first minute with counts on"
+    assert by_what(simulate(app, lasts=300))["check"].arrived == 30 * 60 + 10 * 300
+
+
+def test_the_present_line_is_simulated(app: Any, worker: TermsCaller) -> None:
+    for number in range(12):
+        worker.arrive(f"t{number}", ONE)
+    found = simulate(app, 5, arrivals="1/h", run_time="10s", spread=0)
+    assert found.parked == 10
+    assert found.outcomes[0].gone_in == pytest.approx(20.0), "three at once, five after ten seconds, then the last two"
+    assert [each.what for each in found.outcomes] == ["asked", "fewer", "more"], "nothing was counted"
+    assert found.fits is None
+
+
+# -- a model that does not fit -----------------------------------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_is_reported(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    """Tasks waited, although few permits were in use."""
+    worker.know(EIGHT)
+    store_counts(steady(120, wait=30.0, held_most=4, sent_back=1))
+    ThrottleControl(app).limit("api").override(8, by="ana")
+    found = simulate(app)
+    assert found.fits is False
+    assert found.notes[-1] == (
+        "! The model does not fit: tasks waited 30 s on average, in the simulation 0.0 s. Possible reasons: the "
+        "limit was changed in that time; bursts within a minute, or slow workers; workers short of slots (3 of 8 "
+        "permits were held at most); RateLimited held it back."
+    )
+
+
+def test_another_limit_may_be_the_reason(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    @app.task(base=Throttled, limit=[Limit("api", 2), Limit("mail", 1)], name="both", shared=False)  # type: ignore[untyped-decorator]
+    def both() -> None: ...
+
+    worker.know(API)
+    store_counts(steady(60, wait=30.0, run_time=0.1))
+    assert "its tasks also wait for mail" in simulate(app).notes[-1]
+
+
+def test_shorter_waits_than_simulated_have_another_reason(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300, wait=0.05, run_time=1.55))
+    found = simulate(app)
+    assert found.fits is False
+    assert found.notes[-1].endswith("Possible reasons: run times that differ less (spread 0: all alike).")
+
+
+def test_a_stopped_limit_is_simulated_as_if_it_were_not(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300))
+    ThrottleControl(app).limit("api").pause()
+    found = simulate(app)
+    assert by_what(found)["asked"].waiting < 100
+    assert "Limit api is stopped now; the simulation leaves that out." in found.notes
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_too_few_counts_are_an_error_with_the_fix(app: Any, run: Run, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(API)
+    store_counts(steady(2, minutes=1))
+    with pytest.raises(ConfigurationError, match=r"write simulate\(arrivals='5/s', run_time='0.4s'\)$"):
+        simulate(app)
+    ended = run("simulate", "api")
+    assert (ended.code, ended.out) == (2, "")
+    assert "too few of its runs were counted" in ended.err
+    assert ended.err.endswith("throttle simulate api --arrivals 5/s --runtime 0.4s`\n")
+    assert run("simulate", "api", "--arrivals", "5/s", "--runtime", "0.4s").code == 0
+
+
+def test_a_limit_with_keys_has_no_counts_of_one_key(
+    app: Any, run: Run, worker: TermsCaller, store_counts: Count
+) -> None:
+    worker.know(TENANT)
+    store_counts(steady(300), "tenant")
+    for key in (None, "acme"):
+        with pytest.raises(ConfigurationError, match="counted for all its keys together"):
+            simulate(app, limit="tenant", key=key)
+    ended = run("simulate", "tenant", "--key", "acme")
+    assert ended.err.endswith("throttle simulate 'tenant[acme]' --arrivals 5/s --runtime 0.4s`\n")
+    for number in range(4):
+        worker.arrive(f"a{number}", of("acme"))
+    found = simulate(app, 2, limit="tenant", key="acme", arrivals="1/s", run_time=0.4)
+    assert (found.key, found.parked) == ("acme", 3)
+
+
+def test_a_limit_that_no_worker_has_declared_is_an_error(app: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Limit api: no worker has declared it"):
+        simulate(app, arrivals=5, run_time=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["api", "--arrivals", "5"], "--arrivals must be 'x1.5' or a number a second, got '5': write --arrivals x1.5"),
+        (["api", "--runtime", "3"], "--runtime must be 'x2' or a time, got '3': write --runtime x2 or --runtime 0.4s"),
+        (["api", "--spread", "-1"], "--spread must be a number from 0 to 10, got -1.0: write --spread 0.5"),
+        (["api", "--permits", "0"], "Invalid value for '--permits': 0 is not in the range 1<=x<=999999999."),
+        (["api", "--target", "2"], "Invalid value for '--target': '2' is no duration: write 90s, 10m"),
+        (["api", "--for", "1y"], "Invalid value for '--for': '1y' is no duration: write 90s, 10m"),
+        (["api", "--burst", "3"], "--burst needs --rate beside it: write --rate 50/m --burst 3"),
+        (
+            ["api", "--rate", "5/s", "--burst", "3", "--burst", "4"],
+            "2 bursts for 1 rate: write one for all, or one for",
+        ),
+        (["api", "--for", "31d"], "--for must be at most 30 days: write --for 1h"),
+        (["api", "--target", "31d"], "--target must be at most 30 days: write --target 2s"),
+        (["api", "--rate", "5"], "A rate is text such as '100/m', got '5'"),
+        (["apy"], "No limit 'apy', did you mean 'api'?"),
+        ([], "Without LIMIT a number is missing: write --permits 8 or --rate 50/m"),
+        (["--key", "acme", "--permits", "8"], "throttle simulate LIMIT --key acme`"),
+        (["--permits", "8"], "Without a LIMIT there are no counts: write `"),
+    ],
+)
+def test_wrong_words_get_the_option_and_the_fix(run: Run, worker: TermsCaller, words: list[str], error: str) -> None:
+    worker.know(API)
+    ended = run("simulate", *words)
+    assert ended.code in (1, 2)
+    assert error in ended.err
+    assert not PYTHON.search(ended.err)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table(app: Any, run: Run, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300, run_time=1.4))
+    ended = run("simulate", "api", "--permits", "12", "--target", "2s", "--seed", "3")
+    assert (ended.code, ended.err) == (0, "")
+    found = simulate(app, 12, target=2, seed=3)
+    assert (
+        ended.lines[0]
+        == found.heading
+        == ("api: 5 a second arrive for 1h 0m, each run takes 1.4 s on average, 0 tasks in the line at the beginning.")
+    )
+    assert ended.lines[2].split() == ["OUTCOME", "PERMITS", "WAITED", "MEAN", "P50", "P95", "MOST", "USED", "LINE"]
+    firsts = [(row[0], row[1]) for row in ended.rows[3:9]]
+    assert firsts == [
+        ("measured", "8"), ("the same, simulated", "8"), ("asked", "12"), ("-25%", "9"), ("+25%", "15"),
+        ("least for the target", "9"),
+    ]  # fmt: skip
+    assert ended.lines[10:] == list(found.notes)
+
+
+def test_as_json(run: Run, worker: TermsCaller, store_counts: Count) -> None:
+    worker.know(EIGHT)
+    store_counts(steady(300))
+    shown = run("simulate", "api", "--permits", "4", "--json").json
+    assert shown.keys() == names(Simulation)
+    assert [each["what"] for each in shown["outcomes"]] == ["measured", "check", "asked", "fewer", "more"]
+    assert shown["outcomes"][2].keys() == names(Outcome)
+
+
+def test_without_a_limit_no_store_is_needed(app: Any) -> None:
+    app.conf.throttle_url = "redis://127.0.0.1:1/0"
+    ended = run_in(app, "simulate", "--arrivals", "5/s", "--runtime", "1.4s", "--rate", "4/s", "--burst", "3")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows[3][1:3] == ["any", "4/s (burst 3)"]
+    assert ended.rows[3][-1] == "never: 5 a second arrive for the rate 4/s"
+    assert run_in(app, "simulate", "api").code == 3, "which asks the store"

@@ -1,0 +1,300 @@
+"""The simulation of a limit: against formulas of queueing theory, and against its own rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from math import inf
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from celery_throttle import ConfigurationError
+from celery_throttle.control import simulation, what_if
+from celery_throttle.control.load import read_question
+from celery_throttle.control.outcomes import Outcome, compared, outcome_of
+from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, Tasks, drawn, shortened, starts_of
+from celery_throttle.control.what_if import simulate_load
+from celery_throttle.store.limit_status import RateStatus
+
+RUN_TIME = 2.0
+EMPTY = Begin()
+
+
+def simulated(
+    load: Load, numbers: Numbers, seconds: float, *, begin: Begin = EMPTY, seed: int = 1
+) -> tuple[Outcome, list[float]]:
+    """The outcome, and the start of each task."""
+    tasks = drawn(load, seconds, begin, seed)
+    starts = starts_of(tasks, numbers, load.cost, begin.next_start_in)
+    return outcome_of("asked", numbers, load, tasks, starts, seconds), starts
+
+
+def rows_of(**options: Any) -> dict[str, Outcome]:
+    """The compared outcomes of eight permits that are used to seven eighths."""
+    numbers = options.pop("numbers", Numbers(8))
+    question = read_question(**{"arrivals": "3.5/s", "run_time": RUN_TIME} | options)
+    begin = options.get("begin", Begin())
+    return {each.what: each for each in compared(question.load(None, 1), numbers, begin, question)}
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+
+
+def erlang_c(permits: int, work: float) -> float:
+    """The share of tasks that wait in M/M/k, by the recursion of Erlang B."""
+    blocked = 1.0
+    for number in range(1, permits + 1):
+        blocked = work * blocked / (number + work * blocked)
+    return blocked / (1 - work / permits * (1 - blocked))
+
+
+@pytest.mark.parametrize("permits", [1, 8, 50])
+@pytest.mark.parametrize(("use", "rounds"), [(0.5, 1), (0.7, 1), (0.85, 4), (0.95, 6)])
+def test_waits_are_those_of_erlang_c(permits: int, use: float, rounds: int) -> None:
+    work = use * permits
+    load = Load((work / RUN_TIME,), RUN_TIME)
+    found = [simulated(load, Numbers(permits), 300_000 / load.per_second, seed=seed)[0] for seed in range(rounds)]
+    share = erlang_c(permits, work)
+    assert mean(each.waited for each in found) == pytest.approx(share, rel=0.05, abs=0.001)
+    wait = share * RUN_TIME / (permits - work)
+    assert mean(each.wait_mean or 0 for each in found) == pytest.approx(wait, rel=0.05, abs=0.001)
+    assert mean(each.used for each in found) == pytest.approx(work, rel=0.02)
+
+
+def test_run_times_that_are_all_alike_halve_the_wait() -> None:
+    waits = [
+        simulated(Load((0.4,), RUN_TIME, spread), Numbers(1), 500_000.0)[0].wait_mean or 0.0 for spread in (1.0, 0.0)
+    ]
+    assert waits[0] / waits[1] == pytest.approx(2, rel=0.05)
+    assert waits[1] == pytest.approx(0.8 * RUN_TIME / (2 * 0.2), rel=0.05)
+
+
+def test_a_larger_spread_lengthens_the_wait() -> None:
+    waits = [
+        simulated(Load((0.35,), RUN_TIME, spread), Numbers(1), 500_000.0)[0].wait_mean or 0.0 for spread in (1.0, 2.0)
+    ]
+    assert waits[1] / waits[0] == pytest.approx((1 + 4) / 2, rel=0.1)
+
+
+def test_a_rate_is_one_permit_with_equal_run_times() -> None:
+    load = Load((8.0,), 0.1, spread=0.0)
+    _, by_rate = simulated(load, Numbers(None, (RateStatus("10/s", 1),)), 3600.0)
+    _, by_permit = simulated(load, Numbers(1), 3600.0)
+    assert by_rate == pytest.approx(by_permit)
+
+
+def test_no_window_has_more_starts_than_rate_and_burst() -> None:
+    rates = RateStatus("10/s", 5), RateStatus("120/m", 40)
+    _, starts = simulated(Load((30.0,), 0.1), Numbers(None, rates), 600.0)
+    for rate in rates:
+        for first, last in zip(starts, starts[rate.burst :], strict=False):
+            assert last - first >= 1 / rate.per_second - 1e-9
+        window = starts[2 * rate.burst :]
+        assert all(b - a >= (rate.burst + 1) / rate.per_second - 1e-6 for a, b in zip(starts, window, strict=False))
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [Numbers(2), Numbers(8), Numbers(None, (RateStatus("2/s", 3),)), Numbers(None)])
+def test_tasks_that_arrived_have_started_or_wait(numbers: Numbers) -> None:
+    begin = Begin((0.0,) * 30, running=2)
+    found, starts = simulated(Load((3.5,), RUN_TIME), numbers, 600.0, begin=begin)
+    assert found.started + found.waiting == found.arrived == len(starts) > 2000
+    assert found.used <= (numbers.permits or inf)
+    assert starts == sorted(starts)
+
+
+def test_at_no_time_more_run_than_there_are_permits() -> None:
+    tasks = drawn(Load((5.0,), RUN_TIME), 600.0, Begin(running=3), 1)
+    starts = starts_of(tasks, Numbers(8))
+    runs = [(start, 1) for start in starts] + [(s + t, -1) for s, t in zip(starts, tasks.run_times, strict=True)]
+    running = most = 0
+    for _, change in sorted([*runs, *((0.0, 1) for _ in tasks.ends), *((end, -1) for end in tasks.ends)]):
+        running += change
+        most = max(most, running)
+    assert most == 8
+
+
+def test_the_same_seed_gives_the_same_outcomes() -> None:
+    assert rows_of(seed=3) == rows_of(seed=3) != rows_of(seed=4)
+
+
+def test_a_line_is_gone_after_as_many_rounds_as_it_fills() -> None:
+    """Eighty tasks of two seconds with eight permits: the last eight start after nine rounds."""
+    begin = Begin((0.0,) * 80, running=8)
+    found, _ = simulated(Load((0.0001,), RUN_TIME, spread=0.0), Numbers(8), 600.0, begin=begin)
+    assert found.gone_in == pytest.approx(20.0)
+    assert found.wait_most == pytest.approx(20.0)
+
+
+def test_a_line_is_gone_later_while_tasks_arrive() -> None:
+    begin = Begin((0.0,) * 1000, running=8)
+    found, _ = simulated(Load((3.0,), RUN_TIME), Numbers(8), 3600.0, begin=begin)
+    assert found.gone_in == pytest.approx(1000 / (8 / RUN_TIME - 3.0), rel=0.2)
+    assert found.never == ""
+    later, _ = simulated(Load((3.0,), RUN_TIME), Numbers(8), 600.0, begin=begin)
+    assert (later.gone_in, later.cells[-1]) == (None, "later")
+
+
+def test_a_lowered_limit_drains_first() -> None:
+    tasks = drawn(Load((1.0,), RUN_TIME), 60.0, Begin((0.0,), running=5), 1)
+    assert starts_of(tasks, Numbers(2))[0] == tasks.ends[3], "one of two has to end after three that are too many"
+
+
+def test_a_task_that_needs_more_than_the_limit_has_runs_alone() -> None:
+    _, wide = simulated(Load((0.4,), RUN_TIME, cost=5), Numbers(3), 600.0)
+    _, alone = simulated(Load((0.4,), RUN_TIME), Numbers(1), 600.0)
+    assert wide == alone
+
+
+def test_a_rate_that_allows_no_start_yet_has_no_burst_left() -> None:
+    tasks, rate = Tasks([0.0] * 5, [0.1] * 5, []), Numbers(None, (RateStatus("1/s", 3),))
+    assert starts_of(tasks, rate) == [0, 0, 0, 1, 2]
+    assert starts_of(tasks, rate, next_start_in=0.5) == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_a_task_takes_as_many_starts_of_a_rate_as_permits() -> None:
+    tasks = Tasks([0.0] * 4, [0.1] * 4, [])
+    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 1),)), cost=2) == [0, 2, 4, 6]
+    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 4),)), cost=2) == [0, 0, 2, 4]
+
+
+def test_rates_of_minutes_follow_each_other() -> None:
+    tasks = drawn(Load((0.0, 10.0), 1.0), 240.0, Begin(), 1)
+    assert {int(each // 60) for each in tasks.arrivals} == {1, 3}
+    assert len(tasks.arrivals) == pytest.approx(1200, rel=0.1)
+
+
+def test_a_simulation_of_very_many_tasks_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load((1000.0,), 0.1)
+    assert shortened(load, 3600.0, 0) == pytest.approx(MOST_TASKS / 1000)
+    assert shortened(load, 60.0, 0) == 60.0
+    assert shortened(load, 3600.0, 10 * MOST_TASKS) == pytest.approx(50.0)
+    for module in (simulation, what_if):
+        monkeypatch.setattr(module, "MOST_TASKS", 5000)
+    found = simulate_load(Numbers(8), read_question(arrivals=10, run_time=0.1))
+    assert found.seconds == pytest.approx(500)
+    assert "Only 8m 20s are simulated, because there are more than 5000 tasks." in found.notes
+
+
+# -- outcomes ----------------------------------------------------------------------------------------------------------
+
+
+def outcome(tasks: Tasks, permits: int, seconds: float, *, begun: bool = False) -> Outcome:
+    numbers = Numbers(permits)
+    return outcome_of("asked", numbers, Load((0.1,), 1.0), tasks, starts_of(tasks, numbers), seconds, begun=begun)
+
+
+def test_a_line_is_gone_at_the_start_before_the_next_arrival() -> None:
+    assert outcome(Tasks([0.0, 0.0, 1.5], [1.0] * 3, []), 1, 60.0).gone_in == 1.0
+    assert outcome(Tasks([0.0, 0.0, 0.5, 2.5], [1.0] * 4, []), 1, 60.0).gone_in == 2.0
+
+
+def test_waits_of_tasks_that_start_later_are_left_out_on_request() -> None:
+    tasks = Tasks([0.0] * 3, [10.0] * 3, [])
+    assert outcome(tasks, 1, 15.0).wait_mean == 10.0
+    assert outcome(tasks, 1, 15.0, begun=True).wait_mean == 5.0
+
+
+def test_permits_are_in_use_until_the_end_at_most() -> None:
+    assert outcome(Tasks([2.0, 2.0], [1.0, 50.0], [1.0, 50.0]), 8, 10.0).used == (1 + 8 + 1 + 10) / 10
+
+
+def test_neighbours_are_a_quarter_less_and_more() -> None:
+    rows = rows_of()
+    assert {what: each.permits for what, each in rows.items()} == {"asked": 8, "fewer": 6, "more": 10}
+    waits = [rows[what].wait_p95 or 0 for what in ("fewer", "asked", "more")]
+    assert waits == sorted(waits, reverse=True)
+    assert rows["fewer"].never == "7.0 permits of work arrive for 6"
+    assert list(rows_of(numbers=Numbers(1))) == ["asked", "more"], "there is no number below one"
+    assert list(rows_of(numbers=Numbers(None))) == ["asked"]
+
+
+def test_neighbours_of_a_rate_are_other_rates() -> None:
+    rows = rows_of(numbers=Numbers(None, (RateStatus("8/s", 1), RateStatus("240/m", 10))), target=1)
+    rates = {what: [str(rate) for rate in each.rates] for what, each in rows.items()}
+    assert rates["fewer"] == ["8/s", "180/m (burst 10)"]
+    assert rates["more"] == ["8/s", "300/m (burst 10)"]
+    assert rows["fewer"].never == "3.5 a second arrive for the rate 180/m"
+    assert rows["least"].rates[0] == RateStatus("8/s", 1)
+
+
+@pytest.mark.parametrize("permits", [2, 8, 40])
+def test_the_least_number_meets_the_target_one_less_does_not(permits: int) -> None:
+    least = rows_of(numbers=Numbers(permits), target=2)["least"]
+    assert least.wait_p95 is not None
+    assert least.wait_p95 <= 2
+    assert least.permits is not None
+    assert (rows_of(numbers=Numbers(least.permits - 1))["asked"].wait_p95 or 0) > 2
+
+
+def test_a_target_that_no_number_meets_is_reported() -> None:
+    question = read_question(arrivals=5, run_time=1, target=2)
+    found = simulate_load(Numbers(8, (RateStatus("2/s", 1),)), question)
+    assert [each.what for each in found.outcomes] == ["asked", "fewer", "more"]
+    assert "No number keeps 95 % of the waits within 2.0 s." in found.notes
+
+
+def test_a_simulation_prints_as_a_table() -> None:
+    found = simulate_load(Numbers(8), read_question(arrivals="3.5/s", run_time=timedelta(seconds=2), spread=0))
+    lines = str(found).splitlines()
+    assert lines[0] == (
+        "3.5 a second arrive for 1h 0m, each run takes 2.0 s on average, 0 tasks in the line at the beginning."
+    )
+    assert lines[1].split()[:3] == ["OUTCOME", "PERMITS", "RATE"]
+    assert [line.split()[:2] for line in lines[2:5]] == [["asked", "8"], ["-25%", "6"], ["+25%", "10"]]
+    assert lines[5] == "Run times are drawn with a spread of 0: the counts have only their sum."
+    assert "each run takes 0.025 s on average" in replace(found, run_time=0.025).heading
+    assert str(replace(found, limit="tenant", key="acme", cost=3)).startswith("tenant[acme]: 3.5 a second arrive")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "python", "shell"),
+    [
+        ({"arrivals": "5"}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
+        ({"arrivals": "x0"}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
+        ({"arrivals": True}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
+        ({"arrivals": -1}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
+        ({"run_time": "0s"}, "run_time='x2' or run_time='0.4s'", "--runtime x2 or --runtime 0.4s"),
+        ({"run_time": inf}, "run_time='x2' or run_time='0.4s'", "--runtime x2 or --runtime 0.4s"),
+        ({"spread": 11}, "spread=0.5", "--spread 0.5"),
+        ({"spread": "1"}, "spread=0.5", "--spread 0.5"),
+        ({"lasts": 0}, "lasts=3600", ""),
+        ({"lasts": "1h"}, "lasts=3600", ""),
+        ({"target": -1}, "target=2", ""),
+        ({"seed": 1.5}, "seed=0", ""),
+    ],
+)
+def test_a_wrong_option_gets_its_name_and_the_fix(given: dict[str, Any], python: str, shell: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_question(**given)
+    (option,) = given
+    assert str(caught.value).startswith(f"simulate: {option} must be ")
+    assert str(caught.value).endswith(f"write {python}")
+    assert caught.value.shell.endswith(shell)
+
+
+@pytest.mark.parametrize(
+    ("given", "per_second"), [("5/s", 5.0), ("30/m", 0.5), ("0.5/m", 1 / 120), (5, 5.0), (0.25, 0.25)]
+)
+def test_arrivals_are_read(given: Any, per_second: float) -> None:
+    assert read_question(arrivals=given, run_time=1).load(None, 1).per_second == pytest.approx(per_second)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("0.4s", 0.4), ("1m30s", 90.0), (timedelta(minutes=2), 120.0), (3, 3.0)]
+)
+def test_a_run_time_is_read(given: Any, seconds: float) -> None:
+    assert read_question(arrivals=1, run_time=given).load(None, 1).run_time == pytest.approx(seconds)
+
+
+def test_a_multiple_needs_counts() -> None:
+    for options in ({"arrivals": "x2", "run_time": 1}, {"arrivals": 1}):
+        with pytest.raises(ConfigurationError, match=r"arrivals='5/s' and run_time='0.4s'"):
+            simulate_load(Numbers(8), read_question(**options))
