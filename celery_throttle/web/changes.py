@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
+from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.verbs import DROP, VERBS, Verb
 from celery_throttle.core.buckets import Bucket
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Commands
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.control.what_if import Simulation
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered", "python"]
@@ -41,6 +43,8 @@ _UNLOCK = Verb(
 )
 #: The changes that end another one, the most likely first.
 _ENDING = ("release-hold", "resume", "enable", "reset")
+#: The fields of another load for a simulation.
+_LOAD = ("arrivals", "run_time")
 #: The default duration of a change.
 _LASTS = "2h"
 
@@ -152,18 +156,19 @@ class Changes:
                 would = self._would(limit, command, values, options)
         except ConfigurationError as wrong:
             values, options, error = [], {}, error or str(wrong)
+        found = None if error or not form.get("simulate") else _simulated(limit, form, values, options)
         copied = None if error else self._copied(limit, command, asked, values, options)
         about = {**_of(limit), "change": command.name}
         heading, back = f"{command.label}: {Bucket(limit.name, limit.key)}", link(request, "limit", **_of(limit))
-        return _page(request, command, heading, asked, error, copied, about, back, would)
+        load = {name: form.get(name, "") for name in _LOAD}
+        return _page(request, command, heading, asked, error, copied, about, back, would, load=load, simulated=found)
 
     @staticmethod
     def _would(limit: LimitControl, command: Verb, values: list[int], options: dict[str, Any]) -> list[str]:
         if command.name == "drop":
             return [f"{counted(limit.drop(dry_run=True), 'task')} would be dropped."]
         if command.permits:
-            paces = {name: each for name, each in options.items() if name in ("rate", "burst")}
-            return str(limit.forecast(*values, **paces)).split("\n")
+            return str(limit.forecast(*values, **_paces(options))).split("\n")
         if command.ends:
             after: Any = command.name
             return str(limit.forecast(after=after)).split("\n")
@@ -235,12 +240,29 @@ def _page(
     about: dict[str, str | None],
     back: str,
     would: Sequence[str] = (),
+    **simulation: object,
 ) -> Response:
     """Return the form of a change."""
     return page(
         request, "change.html", code=400 if error else 200, heading=heading, command=verb, would=would, error=error,
         copied=None if error else copied, asked=asked, lasts=_LASTS, about=about, back=back,
+        headings=HEADINGS, **{"simulated": None, "load": {}} | simulation,
     )  # fmt: skip
+
+
+def _simulated(
+    limit: LimitControl, form: Mapping[str, str], values: list[int], options: dict[str, Any]
+) -> Simulation | str:
+    """Return the simulation of these numbers, or the reason why there is none."""
+    load: dict[str, Any] = {name: form[name].strip() for name in _LOAD if form.get(name, "").strip()}
+    try:
+        return limit.simulate(*values, **_paces(options) | load)
+    except ConfigurationError as error:
+        return str(error)
+
+
+def _paces(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in options.items() if name in ("rate", "burst")}
 
 
 def _of(limit: LimitControl) -> dict[str, str | None]:

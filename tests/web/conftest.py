@@ -18,6 +18,7 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from celery_throttle.web.serving import behind
 from tests.control.conftest import make_app
+from tests.control.hours import store_counts  # noqa: F401 - a fixture
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
 

@@ -362,6 +362,7 @@ def test_it_is_read_without_a_script(browser: Browser, app: Any) -> None:
 PAGES = (
     *("", "limit?name=api", "limit?name=tenant", "task", "task?id=t3", "workers", "locks", "audit", "report"),
     *("limit/change?name=api&change=set&permits=x", "limit/change?name=api&change=drop", "limit?name=nope"),
+    "limit/change?name=api&change=set&permits=4&simulate=1&arrivals=5/s&run_time=2s",
     f"limit?{urlencode({'name': LONG})}",
 )
 

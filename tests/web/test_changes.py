@@ -19,6 +19,7 @@ from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
+from tests.control.hours import steady
 from tests.control.test_looking import API, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
@@ -121,6 +122,35 @@ def test_forecast_of_another_number(page: Site, app: Any, worker: TermsCaller) -
     for line in str(api(app).forecast(4)).split("\n"):
         assert line in shown
     assert api(app).status().override is None
+
+
+def test_an_hour_is_simulated_beside_the_override(
+    page: Site, app: Any, worker: TermsCaller, store_counts: Callable[..., None]
+) -> None:
+    worker.know(Limit("api", 8))
+    store_counts(steady(300))
+    asked = f"{CHANGE}&change=set&permits=4"
+    assert "What if" not in text(page.get(asked))
+    answer = page.get(f"{asked}&rate=9/s&simulate=1&arrivals=x1.5&run_time=2s")
+    assert answer.status_code == 200
+    shown, found = text(answer), api(app).simulate(4, rate="9/s", arrivals="x1.5", run_time="2s")
+    assert found.heading in shown
+    cells = [html.unescape(each) for each in re.findall(r'<td role="cell"[^>]*>(.*?)</td>', answer.text)]
+    assert cells == [cell for row in found.outcomes for cell in row.cells]
+    assert all(note in shown for note in found.notes)
+    assert 'name="arrivals" value="x1.5"' in answer.text
+    assert api(app).status().override is None
+
+
+def test_a_simulation_that_is_not_possible_leaves_the_form(page: Site, store_counts: Callable[..., None]) -> None:
+    answer = page.get(f"{CHANGE}&change=set&permits=4&simulate=1")
+    assert answer.status_code == 200
+    assert "Limit api: too few of its runs were counted" in html.unescape(answer.text)
+    store_counts(steady(300))
+    answer = page.get(f"{CHANGE}&change=set&permits=4&simulate=1&arrivals=<b>")
+    assert "simulate: arrivals must be 'x1.5' or a number a second, got '<b>'" in html.unescape(answer.text)
+    assert "<b>" not in answer.text
+    assert "4 permits instead of 2" in text(answer)
 
 
 @pytest.mark.parametrize(
