@@ -29,6 +29,7 @@ from benchmarks import (
     semaphore,
     store,
     terms,
+    what_if,
 )
 from benchmarks.figures import table
 from benchmarks.site import Bench
@@ -60,6 +61,7 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
         "history": store.history,
     },
     "terms": {"rate": terms.rate, "keys": terms.keys, "turns": terms.turns},
+    "what-if": {"hour": what_if.hour},
 }
 
 
