@@ -70,9 +70,10 @@ class Simulation:
         """Its load, in one sentence."""
         name = f"{one_line(str(Bucket(self.limit, self.key)))}: " if self.limit else ""
         costs = f" of {counted(self.cost, 'permit')}" if self.cost > 1 else ""
+        takes = span(self.run_time) if self.run_time >= 1 else f"{self.run_time:.2g} s"
         return (
-            f"{name}{often(self.per_second)} arrive for {span(self.seconds)}, each run{costs} takes "
-            f"{span(self.run_time)} on average, {counted(self.parked, 'task')} in the line at the beginning."
+            f"{name}{often(self.per_second)} arrive for {span(self.seconds)}, each run{costs} takes {takes} on average"
+            f", {counted(self.parked, 'task')} in the line at the beginning."
         )
 
 

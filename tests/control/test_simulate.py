@@ -136,6 +136,17 @@ def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsC
     assert rows["asked"].never.endswith("permits of work arrive for 8")
 
 
+def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+    """Four a second arrive and start behind 400 others: that is a wait of 100 seconds, also for the first of them."""
+    worker.know(EIGHT)
+    for number in range(400 + 8):
+        worker.arrive(f"t{number}", terms(EIGHT).same)
+    store_counts(steady(240, minutes=3, wait=100.0, run_time=2.0))
+    rows = by_what(simulate(app, spread=0))
+    assert rows["measured"].wait_mean == pytest.approx(100)
+    assert rows["check"].wait_mean == pytest.approx(100, rel=0.1)
+
+
 def test_other_numbers_are_compared_under_the_hours_load(app: Any, worker: TermsCaller, store_counts: Count) -> None:
     worker.know(EIGHT)
     store_counts(steady(300))
@@ -279,6 +290,7 @@ def test_a_limit_that_no_worker_has_declared_is_an_error(app: Any) -> None:
         (["api", "--rate", "5"], "A rate is text such as '100/m', got '5'"),
         (["apy"], "No limit 'apy', did you mean 'api'?"),
         ([], "Without LIMIT a number is missing: write --permits 8 or --rate 50/m"),
+        (["--key", "acme", "--permits", "8"], "throttle simulate LIMIT --key acme`"),
         (["--permits", "8"], "Without a LIMIT there are no counts: write `"),
     ],
 )

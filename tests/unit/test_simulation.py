@@ -14,7 +14,7 @@ from celery_throttle import ConfigurationError
 from celery_throttle.control import simulation, what_if
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import Outcome, compared, outcome_of
-from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, drawn, shortened, starts_of
+from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, Tasks, drawn, shortened, starts_of
 from celery_throttle.control.what_if import simulate_load
 from celery_throttle.store.limit_status import RateStatus
 
@@ -150,6 +150,18 @@ def test_a_task_that_needs_more_than_the_limit_has_runs_alone() -> None:
     assert wide == alone
 
 
+def test_a_rate_that_allows_no_start_yet_has_no_burst_left() -> None:
+    tasks, rate = Tasks([0.0] * 5, [0.1] * 5, []), Numbers(None, (RateStatus("1/s", 3),))
+    assert starts_of(tasks, rate) == [0, 0, 0, 1, 2]
+    assert starts_of(tasks, rate, next_start_in=0.5) == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_a_task_takes_as_many_starts_of_a_rate_as_permits() -> None:
+    tasks = Tasks([0.0] * 4, [0.1] * 4, [])
+    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 1),)), cost=2) == [0, 2, 4, 6]
+    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 4),)), cost=2) == [0, 0, 2, 4]
+
+
 def test_rates_of_minutes_follow_each_other() -> None:
     tasks = drawn(Load((0.0, 10.0), 1.0), 240.0, Begin(), 1)
     assert {int(each // 60) for each in tasks.arrivals} == {1, 3}
@@ -169,6 +181,26 @@ def test_a_simulation_of_very_many_tasks_is_shortened(monkeypatch: pytest.Monkey
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------
+
+
+def outcome(tasks: Tasks, permits: int, seconds: float, *, begun: bool = False) -> Outcome:
+    numbers = Numbers(permits)
+    return outcome_of("asked", numbers, Load((0.1,), 1.0), tasks, starts_of(tasks, numbers), seconds, begun=begun)
+
+
+def test_a_line_is_gone_at_the_start_before_the_next_arrival() -> None:
+    assert outcome(Tasks([0.0, 0.0, 1.5], [1.0] * 3, []), 1, 60.0).gone_in == 1.0
+    assert outcome(Tasks([0.0, 0.0, 0.5, 2.5], [1.0] * 4, []), 1, 60.0).gone_in == 2.0
+
+
+def test_waits_of_tasks_that_start_later_are_left_out_on_request() -> None:
+    tasks = Tasks([0.0] * 3, [10.0] * 3, [])
+    assert outcome(tasks, 1, 15.0).wait_mean == 10.0
+    assert outcome(tasks, 1, 15.0, begun=True).wait_mean == 5.0
+
+
+def test_permits_are_in_use_until_the_end_at_most() -> None:
+    assert outcome(Tasks([2.0, 2.0], [1.0, 50.0], [1.0, 50.0]), 8, 10.0).used == (1 + 8 + 1 + 10) / 10
 
 
 def test_neighbours_are_a_quarter_less_and_more() -> None:
@@ -215,6 +247,7 @@ def test_a_simulation_prints_as_a_table() -> None:
     assert lines[1].split()[:3] == ["OUTCOME", "PERMITS", "RATE"]
     assert [line.split()[:2] for line in lines[2:5]] == [["asked", "8"], ["-25%", "6"], ["+25%", "10"]]
     assert lines[5] == "Run times are drawn with a spread of 0: the counts have only their sum."
+    assert "each run takes 0.025 s on average" in replace(found, run_time=0.025).heading
     assert str(replace(found, limit="tenant", key="acme", cost=3)).startswith("tenant[acme]: 3.5 a second arrive")
 
 

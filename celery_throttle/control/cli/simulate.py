@@ -8,7 +8,7 @@ import click
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.layout import Column
-from celery_throttle.control.cli.session import command
+from celery_throttle.control.cli.session import command, typed
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.simulation import Numbers
@@ -60,6 +60,8 @@ def simulate(
     Without LIMIT no store is needed: --arrivals 5/s --runtime 0.4s --permits 8.
     Nothing is changed.
     """
+    if key is not None and limit is None:
+        raise click.UsageError(f"--key is one of a limit: write `{typed('simulate', 'LIMIT', '--key', key)}`")
     if burst and not rate:
         raise click.UsageError(f"--burst needs --rate beside it: write --rate 50/m --burst {burst[0]}")
     if len(burst) not in (0, 1, len(rate)):
