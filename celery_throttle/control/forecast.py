@@ -169,6 +169,8 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
         unchecked.append(NO_ANSWER)
     if reader.clock()[1]:
         unchecked.append("The holders: the store has just lost its data, and workers put them back.")
+    if sites := sorted({each.kind for each in needed if each.is_open}):
+        unchecked.append(f"Permits on each {' and '.join(sites)}: how many are free there was not looked at.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
     dead = set() if taken is None else {each for each in queues if each.name not in taken}
     play = Play(dict(after), firsts, dead)

@@ -95,8 +95,9 @@ class Play:
             status = self._stands[need.bucket]
             self._stands[need.bucket] = replace(status, held=status.held + need.permits)
             self._started[need.bucket] += 1
-            # The rest of a burst is not known.
-            self.at_most = self.at_most or bool(status.rates_in_force and self._started[need.bucket] > 1)
+            # The rest of a burst is not known, nor the permits that are free on each site.
+            paced = bool(status.rates_in_force and self._started[need.bucket] > 1)
+            self.at_most = self.at_most or paced or need.bucket.is_open
 
     def _bound(self, waiter: Waiter) -> Reason | None:
         """Return the reason why a task does not start, None if it starts."""
@@ -114,7 +115,7 @@ class Play:
         waits_in_line = not status.disabled and self._firsts.get(bucket, place) < place
         if waits_in_line and (refusal is None or refusal.kind == "rate"):
             return Reason("line", f"others come first in the line of limit {bucket}", *bucket)
-        if refusal:
+        if refusal and not (refusal.kind == "full" and bucket.is_open):
             return Reason(refusal.kind, refusal.clause, *bucket)
         bursts = [each.burst for each in status.rates_in_force]
         if bursts and self._started[bucket] >= min(bursts):

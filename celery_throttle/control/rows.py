@@ -74,7 +74,7 @@ def rows_of(app: Any, statuses: Iterable[LimitStatus], keys: Iterable[LimitStatu
     for each in keys:
         of_limits.setdefault(each.name, []).append(each)
     keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
-    keyed.update(of_limits, (each.name for each in statuses if each.key is not None or each.keys))
+    keyed.update(of_limits, (each.name for each in statuses if each.key is not None or each.keys or each.per))
     return [
         Row(each, keyed=True, keys=tuple(of_limits.get(each.name, ())))
         if each.key is None and each.name in keyed

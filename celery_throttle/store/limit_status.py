@@ -118,6 +118,9 @@ class LimitStatus:
         keys: of a limit: the number of its keys that have holders or parked tasks.
         held_of_keys: the permits held on these keys, in all.
         parked_of_keys: the tasks parked on these keys, in all.
+        fair: whether parked tasks take turns.
+        per: the kind of sites of which each has these permits; "" if all have them together.
+        share: of the pool of each worker, instead of a number of permits.
     """
 
     name: str
@@ -142,6 +145,8 @@ class LimitStatus:
     held_of_keys: int = 0
     parked_of_keys: int = 0
     fair: bool = False
+    per: str = ""
+    share: float | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._facts())
@@ -193,7 +198,7 @@ class LimitStatus:
     def declaration(self) -> Declaration:
         """The declaration of the worker that started last."""
         rates = tuple((Rate.parse(each.rate), each.burst) for each in self.rates)
-        return Declaration(self.permits, rates, self.max_parked, self.fair)
+        return Declaration(self.permits, rates, self.max_parked, self.fair, self.per, self.share)
 
     @property
     def bucket(self) -> Bucket:
@@ -311,6 +316,8 @@ def _status(
         held_of_keys=held_of_keys,
         parked_of_keys=parked_of_keys,
         fair=code.fair,
+        per=code.per,
+        share=code.share,
     )
 
 
