@@ -64,7 +64,6 @@ def test_a_host_is_killed_and_another_joins(workers: Workers, journal: Journal, 
     back = on(workers, "a", lease=3)
     back.wait_ready()
     until(lambda: by_worker(journal.running()).get(back.name) == 2)
-    state.wait_parked(2)
 
 
 def test_a_task_waits_for_a_worker_with_the_tag(workers: Workers, journal: Journal, state: State) -> None:

@@ -7,7 +7,8 @@ end
 
 local function answer_row(row)
   name_buckets(row.needs)
-  if row.message then row.message, row.needs = argument(), unbound(row.needs) end
+  if row.message then row.message = argument() end
+  if row.message and string.find(row.needs, '\29', 1, true) then row.needs = unbound(row.needs) end
   if row.pause_ms then return send_back(row.task, row, row.pause_ms, row.about) end
   if row.message then return park(row.task, row) end
   local answer = admit(row.task, row)

@@ -35,13 +35,14 @@ end
 
 -- Return whether a task that is not in line finds its permits free, and no other task in line before it.
 local function finds_room(task, record)
-  local needs = needs_of(record.needs)
+  local needs, has_sites = needs_of(record.needs), string.find(record.needs, '\29', 1, true)
+  if has_sites and is_open(record.needs) then return false end
   -- Tasks of the same lane go first, even if the lane is passed over: this worker can start them.
   if #needs > 0 and any_parked() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then return false end
   for _, need in ipairs(needs) do
     local bucket = need.bucket
-    if is_open(bucket) or not room_for(need) or barred(bucket, task, math.huge) then return false end
-    local behind = any_parked() and first_at(unbound(bucket))
+    if not room_for(need) or barred(bucket, task, math.huge) then return false end
+    local behind = any_parked() and first_at(has_sites and unbound(bucket) or bucket)
     if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return false end
   end
   return true

@@ -69,10 +69,6 @@ local LEASE_MS = tonumber(ARGV[1])
 -- queues, serves: the queues of the worker, as a list and as a set
 -- slots: how many more parked tasks the worker takes
 -- sites: for each kind of sites of the worker, \29 kind -> \29 kind=site; nil if its app has none
--- sections: the sections of KEYS ready in the queues of the worker, as read
--- refused: buckets of sites that an older task needs more of
--- waits: buckets of sites, and when they may have room (ms)
--- freed: buckets of sites that may have room again
 -- grants: ids of the parked tasks granted to the worker
 -- withdrawn: the tasks that were taken out of their lines
 -- reclaimed: a row for each holder whose lease had ended
@@ -96,6 +92,10 @@ local LEASE_MS = tonumber(ARGV[1])
 -- shapes: see shapes.lua
 -- unsettled: see unsettled.lua
 -- The other fields are set on first use:
+-- sections: the sections of KEYS ready in the queues of the worker, as read
+-- refused: buckets of sites that an older task needs more of
+-- waits: buckets of sites, and when they may have room (ms)
+-- freed: buckets of sites that may have room again
 -- overridden: whether there are runtime overrides
 -- settling, settled: how long nothing is granted yet (ms), and whether that time is over
 -- away: whether the store was away
@@ -114,7 +114,7 @@ local state = {
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
   confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,
-  locks = {}, unsettled = {}, refused = {}, waits = {}, freed = {},
+  locks = {}, unsettled = {},
 }
 
 local next_argument = 1

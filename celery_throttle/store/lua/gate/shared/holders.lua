@@ -3,7 +3,8 @@
 -- starts: false for a holder that only comes back.
 local function hold(task, record, nonce, starts)
   local waited = record.ticket ~= 0
-  record.nonce, record.since, record.needs = nonce, NOW, bound(record.needs)
+  record.nonce, record.since = nonce, NOW
+  if state.sites then record.needs = bound(record.needs) end
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   take(needs_of(takes(record)), starts and nonce, waited)
   if record.lock then lock_started(task, record) end

@@ -106,7 +106,7 @@ local function list_at(lane, entry, bucket, first)
     state.heads[bucket] = nil
     redis.call('ZADD', HEADS, 0, bucket .. '\0' .. entry.rank .. '\0' .. lane)
   end
-  if site_of(bucket) then make_ready(lane, entry, first.ticket) end
+  if string.find(bucket, '\29', 1, true) then make_ready(lane, entry, first.ticket) end
   save_lane(lane, entry)
   touch(bucket)
 end

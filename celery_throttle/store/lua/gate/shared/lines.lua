@@ -11,7 +11,8 @@ end
 
 -- Put a task in line. If the task is the first of its lane now, the lane is listed again.
 local function enqueue(task, record)
-  record.nonce, record.since, record.lent, record.needs = nil, nil, nil, unbound(record.needs)
+  record.nonce, record.since, record.lent = nil, nil, nil
+  if string.find(record.needs, '\29', 1, true) then record.needs = unbound(record.needs) end
   if record.deadline then redis.call('ZADD', DUE, record.deadline, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)

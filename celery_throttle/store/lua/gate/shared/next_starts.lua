@@ -1,18 +1,13 @@
 -- Next starts: finding the oldest parked task that can start in a slot of the caller.
 
--- Return the first member of a section of KEYS ready, '' if there is none.
-local function first_ready(section)
-  local from, last = '[' .. section .. '\0', '(' .. section .. '\1'
-  local found = state.oldest[section] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
-  state.oldest[section] = found
-  return found
-end
-
 -- Return the lane with the oldest task that is ready in the queues and for the sites of the caller.
 local function oldest_ready()
   local oldest, oldest_ticket, listed
-  for _, section in ipairs(sections_here()) do
-    local found = first_ready(section)
+  for _, section in ipairs(state.sites and sections_here() or state.queues) do
+    local from, last = '[' .. section .. '\0', '(' .. section .. '\1'
+    local found = state.oldest[section]
+    found = found or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
+    state.oldest[section] = found
     local ticket = string.sub(found, #section + 2, #section + 17)
     if found ~= '' and (not oldest or ticket < oldest_ticket) then
       oldest, oldest_ticket, listed = string.sub(found, #section + 18), ticket, found

@@ -9,7 +9,8 @@
 -- A member of KEYS lines is lane \0 place, the ticket if that is not the place, '.', task id.
 
 local function lane_of(record)
-  local lock, what = record.lock, unbound(record.needs)
+  local lock, what = record.lock, record.needs
+  if string.find(what, '\29', 1, true) then what = unbound(what) end
   if record.expired then
     what = ''
   elseif lock and lock.verdict == 'follow' then
@@ -30,8 +31,7 @@ end
 -- Return the member of KEYS ready for a lane, and its section.
 local function ready_member(lane, ticket)
   local what, section = parts_of(lane)
-  local buckets = site_buckets(what)
-  if buckets ~= '' then section = section .. '\29\29' .. buckets end
+  if string.find(what, '\29', 1, true) then section = section .. '\29\29' .. site_buckets(what) end
   return section .. '\0' .. ticket .. lane, section
 end
 

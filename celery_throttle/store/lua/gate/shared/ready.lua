@@ -55,8 +55,8 @@ local function refresh_touched()
   while #state.touched > 0 and state.looks > 0 do
     local bucket = table.remove(state.touched, 1)
     state.touched[bucket] = nil
-    if not site_of(bucket) then refresh(bucket) end
-    if site_of(bucket) and not is_open(bucket) then state.freed[bucket] = true end
+    local is_site = string.find(bucket, '\29', 1, true)
+    if not is_site then refresh(bucket) elseif not is_open(bucket) then note_freed(bucket) end
   end
 end
 
@@ -68,7 +68,7 @@ local function refresh_limit(limit, after)
     local found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. limit .. '\32', 'LIMIT', 0, 1)[1]
     if not found then return '' end
     after = string.match(found, '^[^%z]*')
-    if is_open(after) then state.freed[after] = true else refresh(after) end
+    if is_open(after) then note_freed(after) else refresh(after) end
     from = '(' .. after .. '\1'
   end
   return after

@@ -7,10 +7,13 @@ local SECTIONS_MOST = 32
 -- Return whether the sites of the caller have a permit free in each of these open buckets.
 local function has_site_for(buckets)
   for open in string.gmatch(buckets, '[^\1]+') do
-    local bucket = bound(open)
-    if is_open(bucket) or state.refused[bucket] then return false end
+    local bucket = state.sites and bound(open) or open
+    if is_open(bucket) or state.refused and state.refused[bucket] then return false end
     local room, wait_ms = room_for({ bucket = bucket, cost = 1 })
-    if wait_ms > 0 then state.waits[bucket] = NOW + wait_ms end
+    if wait_ms > 0 then
+      state.waits = state.waits or {}
+      state.waits[bucket] = NOW + wait_ms
+    end
     if not room then return false end
   end
   return true
@@ -30,7 +33,6 @@ end
 
 -- Return the sections whose lanes the caller may start, as far as its queues and sites decide that.
 local function sections_here()
-  if not state.sites then return state.queues end
   if not state.sections then
     state.sections = {}
     for _, queue in ipairs(state.queues) do find_sections(queue) end
@@ -41,6 +43,12 @@ local function sections_here()
     if not buckets or has_site_for(buckets) then here[#here + 1] = section end
   end
   return here
+end
+
+-- A bucket of sites may have room again.
+local function note_freed(bucket)
+  state.freed = state.freed or {}
+  state.freed[bucket] = true
 end
 
 -- Hint that sites have room, if tasks wait for them that the caller has not started.

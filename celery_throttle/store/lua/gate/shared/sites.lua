@@ -1,34 +1,33 @@
 -- Sites: limits with permits on each host, on each worker, or on each value of a tag (`per`).
 --
 -- The need of a task that waits is open: name \31\29 kind, for a site of that kind. The need of a task that
--- holds permits is bound to the site of its worker: name \31\29 kind=site.
+-- holds permits is bound to the site of its worker: name \31\29 kind=site. Callers look for \29 first: most
+-- limits have no sites, and then these functions are not even created.
 
 -- Return the site of a bucket, or its kind if the bucket is open; nil if the bucket is that of no site.
 local function site_of(bucket)
   return string.match(bucket, '\29(.*)$')
 end
 
-local function is_open(bucket)
-  return string.find(bucket, '\29[^=]+$') ~= nil
+-- Return whether a bucket is open, or one of the buckets of needs.
+local function is_open(text)
+  return string.find(text .. '\1', '\29[^=\1]+\1') ~= nil
 end
 
 -- Return needs, or a bucket, bound to the sites of the caller. A kind that the caller lacks stays open.
 local function bound(text)
-  if not state.sites then return text end
   local needs = string.gsub(text, '\29[^\1]+', state.sites)
   return needs
 end
 
 -- Return needs, or a bucket, as they were before they were bound.
 local function unbound(text)
-  if not string.find(text, '\29', 1, true) then return text end
   local needs = string.gsub(text, '(\29[^=\1]+)=[^\1]*', '%1')
   return needs
 end
 
--- Return the open buckets of a lane as one text, '' if it has none.
+-- Return the open buckets of a lane as one text.
 local function site_buckets(what)
-  if not string.find(what, '\29', 1, true) then return '' end
   local buckets = {}
   for _, need in ipairs(needs_of(what)) do
     if site_of(need.bucket) then buckets[#buckets + 1] = need.bucket end

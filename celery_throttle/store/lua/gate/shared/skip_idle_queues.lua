@@ -38,5 +38,6 @@ end
 -- Return whether the first task of a lane could start in a slot of the caller.
 local function is_for_caller(lane)
   local what, queue = parts_of(lane)
-  return state.slots > 0 and state.serves[queue] and has_site_for(site_buckets(what))
+  if state.slots <= 0 or not state.serves[queue] then return false end
+  return not string.find(what, '\29', 1, true) or has_site_for(site_buckets(what))
 end

@@ -33,6 +33,7 @@ end
 
 -- The site of the caller has too few permits free for the first task. No newer task gets them in this call.
 local function stay_ready(lane, entry, first, bucket)
+  state.refused = state.refused or {}
   state.refused[bucket] = true
   make_ready(lane, entry, first.ticket)
   save_lane(lane, entry)
@@ -52,7 +53,8 @@ local function start_first(lane)
   end
   if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
   if entry.passed then take_back(lane, entry) end
-  local blocker, wait_ms = blocked_by(needs_of(bound(takes(record))), first.task, record)
+  local needs = state.sites and bound(takes(record)) or takes(record)
+  local blocker, wait_ms = blocked_by(needs_of(needs), first.task, record)
   if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
   if blocker and site_of(blocker) then return stay_ready(lane, entry, first, blocker) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end
@@ -100,7 +102,7 @@ local function serve()
   end
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
-  for bucket, ms in pairs(state.waits) do again_at(bucket, ms) end
+  for bucket, ms in pairs(state.waits or {}) do again_at(bucket, ms) end
   hint_ready()
 end
 
@@ -127,5 +129,5 @@ local function hint_ready()
   for bucket in pairs(state.began) do
     if first_at(bucket) then hint('line ' .. bucket) end
   end
-  hint_sites()
+  if state.freed then hint_sites() end
 end
