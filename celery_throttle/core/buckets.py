@@ -19,9 +19,12 @@ class Bucket(NamedTuple):
 
     def __str__(self) -> str:
         """Return the bucket for people: ``tenant[acme]``, ``gpu[host=a7]``, ``gpu[any host]``."""
-        if self.key is None:
-            return self.name
-        return f"{self.name}[{'any ' if self.is_open else ''}{self.key.removeprefix(OPEN)}]"
+        return self.name if self.key is None else f"{self.name}[{self.label}]"
+
+    @property
+    def label(self) -> str:
+        """The key for people: ``acme``, ``host=a7``, ``any host``; "" without a key."""
+        return f"{'any ' if self.is_open else ''}{(self.key or '').removeprefix(OPEN)}"
 
     @property
     def is_site(self) -> bool:

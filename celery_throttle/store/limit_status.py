@@ -294,6 +294,8 @@ def _status(
         spoken = json.loads(packed) if packed else {}
         overrides |= {what: (scope, one) for what, one in spoken.items() if not 0 < one[1] <= now}
     bar = overrides.get("bar")
+    if code.share and bucket.key is None and "override" not in overrides:
+        in_force = -1  # each worker has a number of its own
     return LimitStatus(
         name=bucket.name,
         key=bucket.key,

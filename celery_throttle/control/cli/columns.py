@@ -23,7 +23,7 @@ def _held(row: Row) -> str:
     status = row.status
     if row.keyed:
         each = "" if status.in_force is None else f"{status.in_force} each"
-        if status.share:
+        if status.share and status.in_force is None:
             each = f"{status.share:.3g} of each worker"
         total = str(status.held_of_keys) if status.keys else ""
         return f"{total} ({each})" if total and each else total or each

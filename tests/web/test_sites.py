@@ -1,0 +1,55 @@
+"""A limit with permits on each host, on the page and in the commands."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.core.sites import Sites
+from tests.control.conftest import run_in
+from tests.store.terms_caller import TermsCaller
+from tests.web.conftest import Site
+from tests.web.test_keys import shown_keys
+from tests.web.test_pages import text
+
+GPU = Limit("gpu", 1, per="host")
+LIMIT = "limit?name=gpu"
+
+
+@pytest.fixture(autouse=True)
+def hosts(redis: Redis) -> None:
+    """Two hosts are full, and a task waits."""
+    for host in ("a7", "a8"):
+        worker = TermsCaller(redis, host, "q", sites=Sites({"host": host, "worker": host}))
+        worker.take(f"on {host}", GPU)
+    worker.put("waits", GPU)
+
+
+def test_the_page_has_a_row_for_each_host(page: Site) -> None:
+    answer = page.get(LIMIT)
+    assert shown_keys(answer) == ["any host", "host=a7", "host=a8"]
+    assert "1 permit on each host" in text(answer)
+    assert "gpu [host=a7]" in text(page.get(f"{LIMIT}&key=host%3Da7"))
+
+
+def test_the_command_has_a_row_for_each_host(app: Any) -> None:
+    shown = run_in(app, "status", "--keys").out
+    for row in ("gpu[host=a7]", "gpu[host=a8]", "gpu[any host]", "waits for a host with a permit free"):
+        assert row in shown
+    keys = [each["key"] for each in json.loads(run_in(app, "status", "--keys", "--json").out)]
+    assert {"host", "host=a7", "host=a8"} <= {*keys}
+
+
+def test_a_task_tells_where_it_can_start(app: Any) -> None:
+    (reason,) = ThrottleControl(app).explain("waits").reasons[-1:]
+    assert "on a host that has a permit free" in reason
+
+
+def test_a_dry_run_does_not_know_what_is_free(app: Any) -> None:
+    shown = run_in(app, "set", "gpu", "2", "--dry-run").out
+    assert "At most 1 task would start" in shown
+    assert "Permits on each host: how many are free there was not looked at." in shown
