@@ -116,10 +116,9 @@ class Verdict:
 
     def _killed_untold(self, run: Run) -> bool:
         """Return whether its worker was killed before it can have reported its end."""
-        # A process may end its body after its main process was killed.
-        return any(
-            self._troubles("killed", run.worker, run.started, self._told_by(run.worker, run.stopped or _FOREVER))
-        )
+        # A process may end its body after its main process was killed, and begin it in that moment.
+        since, till = run.started - _BEGINS_WITHIN, self._told_by(run.worker, run.stopped or _FOREVER)
+        return any(self._troubles("killed", run.worker, since, till))
 
     def _killed_at_once(self, each: Published) -> bool:
         """Whether a worker, or a process of it, was killed in the moment in which it may have started a task."""

@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle.core.dedup import LockUntil, OnConflict
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
 from celery_throttle.store.exchange_reply import Answer, LockState
@@ -391,3 +392,19 @@ def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
     assert told(once.look_once()) == [("older", "replaced", "newer")]
+
+
+def test_a_retry_that_does_not_run_keeps_no_lock(redis: Redis) -> None:
+    """It was published while another call had the lock, and the first attempt was delivered again after that call."""
+    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
+    other = worker.start("other", worker.publish("other", PLAN))
+    retry = worker.publish("t", PLAN, awaited=True)
+    assert retry.first == "other"
+    worker.end(other)
+    first = worker.start("t", PLAN)
+    assert not peer.put_once("t", retry, attempt=1)
+    worker.end(first, Facts(True, Message.BROKER, Result.SUCCESS))
+    (concluded,) = peer.look_once()
+    assert (concluded.attempt, concluded.verdict) == (1, "conclude")
+    peer.end(concluded)
+    assert peer.locked() is None

@@ -70,8 +70,10 @@ local function ended(task, nonce, began, message, result)
   else
     local goes_on = run_over(task, record, began, message, result)
     if record.lock then
-      -- A task sent by self.replace() has the same task id, and may have another lock.
-      goes_on = goes_on and goes_on.lock and goes_on.lock.identity == record.lock.identity
+      -- A task sent by self.replace() has the same task id, and may have another lock. A duplicate of another
+      -- task needs none.
+      local lock = goes_on and goes_on.lock
+      goes_on = lock and lock.identity == record.lock.identity and lock.verdict == 'run'
       local outcome = lock_outcome(message, result, goes_on)
       -- The run took a free lock in vain, so the lock is free again. If the call of the run was late, another
       -- worker may have reported since that the task never runs. A next delivery takes the lock again.

@@ -102,7 +102,9 @@ local function serve()
   end
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
-  for bucket, ms in pairs(state.waits or {}) do again_at(bucket, ms) end
+  if any_parked() then
+    for bucket, ms in pairs(state.waits or {}) do again_at(bucket, ms) end
+  end
   hint_ready()
 end
 
