@@ -40,6 +40,11 @@ class Sites:
         """The part of a call that has the sites, as exchange.lua reads it."""
         return self._row if self._size is None else f'{self._row},"size":{self._size()}'
 
+    @property
+    def unsized(self) -> Sites:
+        """The same sites for an app without a limit that is a share of a pool."""
+        return Sites(self._names)
+
     def bind(self, bucket: str) -> str:
         """Return a bucket, bound to the site here if it is open and there is one."""
         _, mark, kind = bucket.partition(OPEN)

@@ -93,7 +93,10 @@ class Tasks:
 
     def sites_for(self, group: str) -> Sites | None:
         """Return the sites of the worker, None if no limit of a group has any."""
-        return self.sites if any(limit.per for limit in self._limits(group).values()) else None
+        limits = self._limits(group).values()
+        if not any(limit.per for limit in limits):
+            return None
+        return self.sites if any(limit.share for limit in limits) else self.sites.unsized
 
     def _limits(self, group: str) -> dict[str, Limit]:
         return limits_of(each for each in self._policies.values() if self._settings.group_of(each.group) == group)
