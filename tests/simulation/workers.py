@@ -579,7 +579,10 @@ class Worker:
         """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
         with self.here.acting(self):
             gone = self.pool.flush()
-            self.forgotten.update(job.permit.holder.nonce for job in gone if job.permit is not None)
+            for permit in (job.permit for job in gone if job.permit is not None):
+                self.forgotten.add(permit.holder.nonce)
+                if permit.run is not None:  # a call may yet report that the permit was passed on to it
+                    self.forgotten.add(permit.run.nonce)
             self._throttling.loop.call(self.gate.disconnected)
         self.channel = None
         return gone
