@@ -109,9 +109,10 @@ class Scene:
         running: list[Body] = []
 
         def is_over() -> bool:
+            none_ran = not any(each.runs for each in self._seen.bodies)  # one that ends now may let others start
             self.settle(within)
             running[:] = [each for each in self._seen.bodies if each.runs]
-            return not running
+            return none_ran and not running
 
         if not self._until(is_over, within):
             about = ", ".join(f"{self._named(each.task_id)} on {each.node}" for each in running)

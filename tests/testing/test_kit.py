@@ -374,3 +374,24 @@ def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, w
         kit.assert_not_locked(tasks["remind"].s(7))
         assert (kit.control.parked(), kit.control.audit(), kit.drain().left) == ((), (), ())
     assert not worker.is_lost
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_drain_waits_for_the_task_after_one_that_has_just_ended(
+    kit: ThrottleTest, tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first body ends between the look at the store and the look at the bodies."""
+    settle = kit.settle
+    with ExitStack() as gate:
+        gate.enter_context(kit.gate())
+        first, second = tasks["call"].delay("t1"), tasks["call"].delay("t1")
+        kit.assert_parked(second)
+
+        def settle_and_end(within: float) -> None:
+            settle(within)
+            gate.close()
+            while any(body.runs for body in kit._seen.bodies if body.task_id == first.id):
+                pass  # the next body begins within milliseconds
+
+        monkeypatch.setattr(kit, "settle", settle_and_end)
+        assert set(kit.drain().succeeded) == {first.id, second.id}
