@@ -171,8 +171,9 @@ class Limit(NotAPermit, LimitValue):
     def _needs(self, key: object, cost: int, outside: Outside | Free) -> Needs:
         bucket = self._bucket(key, cost)
         needs = Needs((bucket.text,), needs_text([(bucket, cost)]))
-        if outside.sites is not None:
-            needs = needs.bound(outside.sites)
+        if outside.sites is None:
+            return needs
+        needs = needs.bound(outside.sites)
         if kind := needs.lacks:
             fix = "take it in a task" if kind == WORKER else f"set throttle_tags = {{{kind!r}: 'a7'}}, or THROTTLE_TAGS"
             raise ConfigurationError(f"Limit {self.name!r}: this process has no permits per {kind!r}: {fix}")

@@ -28,6 +28,7 @@ NOWHERE: list[dict[str, Any]] = [
     {"throttle_url": "redis://127.0.0.1:1/0"},
 ]
 gpu = Limit("gpu", 2)
+on_each_host = Limit("on_each_host", 2, per="host")
 tenant = Limit("tenant", 2, key="tenant_id", rate="100/m", max_parked=5)
 
 
@@ -144,3 +145,8 @@ def test_worker_start_counts_the_tasks_that_are_still_parked(
             worker.put(f"t{number}", needs, message=b"m")
     assert parked_leftovers.parked_tasks_left(app)
     assert [said in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_permit_of_a_limit_per_host(app: Any) -> None:
+    with on_each_host.acquire(app=app):
+        pass
