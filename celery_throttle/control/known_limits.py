@@ -71,8 +71,8 @@ class KnownLimits:
             names = (each for one in self.readers() for each in one.names())
             is_task = bool(name) and any(one.explain(name).state for one in self.readers())
             raise _unknown_limit(name, {*known, *names}, is_task=is_task)
-        if key is not None and name in known and (per := known[name].per):
-            return LimitControl(reader, name, f"{OPEN}{per}={str(key).removeprefix(OPEN).removeprefix(f'{per}=')}")
+        if key is not None and (per := known[name].per if name in known else reader.stand([name])[0].per):
+            return LimitControl(reader, name, _site_key(per, str(key).removeprefix(OPEN)))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
                 f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
@@ -114,6 +114,11 @@ class KnownLimits:
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # binds the tasks, which register their limits
         return policies_of(self._app).values()
+
+
+def _site_key(per: str, site: str) -> str:
+    """Return the key of one site (``a7``, ``host=a7``), or of any site of this kind (``host``, ``any host``)."""
+    return f"{OPEN}{per}" if site in (per, f"any {per}") else f"{OPEN}{per}={site.removeprefix(f'{per}=')}"
 
 
 def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ def test_the_page_has_a_row_for_each_host(page: Site) -> None:
     assert shown_keys(answer) == ["any host", "host=a7", "host=a8"]
     assert "1 permit on each host" in text(answer)
     assert "gpu [host=a7]" in text(page.get(f"{LIMIT}&key=host%3Da7"))
+    assert "gpu [any host]" in text(page.get(f"{LIMIT}&key=%1Dhost"))
 
 
 def test_the_command_has_a_row_for_each_host(app: Any) -> None:
@@ -42,6 +43,19 @@ def test_the_command_has_a_row_for_each_host(app: Any) -> None:
         assert row in shown
     keys = [each["key"] for each in json.loads(run_in(app, "status", "--keys", "--json").out)]
     assert {"host", "host=a7", "host=a8"} <= {*keys}
+
+
+@pytest.mark.parametrize("key", ["host", "any host"])
+def test_the_command_shows_the_line_of_any_host(app: Any, key: str) -> None:
+    shown = run_in(app, "show", "gpu", "--key", key).out
+    assert "gpu[any host]" in shown
+    assert "No task waits" not in shown
+
+
+@pytest.mark.parametrize("key", ["a7", "host=a7"])
+def test_the_command_shows_the_permits_of_one_host(app: Any, key: str) -> None:
+    """The app has no task with this limit: the store alone knows that it has permits on each host."""
+    assert "on a7" in run_in(app, "show", "gpu", "--key", key).out
 
 
 def test_a_task_tells_where_it_can_start(app: Any) -> None:
