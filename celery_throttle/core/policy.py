@@ -75,7 +75,7 @@ class Needs:
     @property
     def lacks(self) -> str:
         """The kind of site that the worker lacks, "" if it lacks none."""
-        return next((str(each.key)[1:] for each in map(Bucket.parse, self.buckets) if each.is_open), "")
+        return next((each.kind for each in map(Bucket.parse, self.buckets) if each.is_open), "")
 
     def waits_in(self, closed: AbstractSet[str]) -> bool:
         """Return whether a call has to wait while these buckets are full or have a line."""

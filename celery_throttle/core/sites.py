@@ -16,11 +16,11 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["HOST", "KIND", "WORKER", "Sites", "check_kind", "read_tags"]
+__all__ = ["HOST", "WORKER", "Sites", "check_kind", "read_tags"]
 
 #: The kinds of sites that need no tag.
 HOST, WORKER = "host", "worker"
-KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,49}")
+_KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,49}")
 
 
 class Sites:
@@ -62,7 +62,7 @@ def check_kind(what: str, kind: object) -> None:
     Raises:
         ConfigurationError: it cannot be the name of a tag.
     """
-    if not isinstance(kind, str) or not KIND.fullmatch(kind):
+    if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise ConfigurationError(
             f"{what} must be 'host', 'worker' or the name of a tag, got {kind!r}: write per='host'"
         )
@@ -81,7 +81,7 @@ def read_tags(what: str, given: object) -> dict[str, str]:
     if not isinstance(pairs, dict):
         raise ConfigurationError(f"{what} must be a dict of tags, got {given!r}: write {{'gpu_box': 'a7'}}")
     for kind, name in pairs.items():
-        if not isinstance(kind, str) or not KIND.fullmatch(kind) or kind == WORKER:
+        if not isinstance(kind, str) or not _KIND.fullmatch(kind) or kind == WORKER:
             raise ConfigurationError(f"{what} has the tag {kind!r}, which cannot be a name: write {{'gpu_box': 'a7'}}")
         text(f"{what}[{kind!r}]", name, usual="a7")
     return dict(pairs)

@@ -118,7 +118,6 @@ class LimitStatus:
         keys: of a limit: the number of its keys that have holders or parked tasks.
         held_of_keys: the permits held on these keys, in all.
         parked_of_keys: the tasks parked on these keys, in all.
-        fair: whether parked tasks take turns.
         per: the kind of sites of which each has these permits; "" if all have them together.
         share: of the pool of each worker, instead of a number of permits.
     """
