@@ -27,6 +27,7 @@ from benchmarks import (
     page,
     recovery,
     semaphore,
+    sites,
     store,
     terms,
     what_if,
@@ -53,6 +54,7 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "page": {"overview": page.overview},
     "recovery": {"worker-killed": recovery.worker_killed, "child-killed": recovery.child_killed},
     "semaphore": {"three": semaphore.three, "one": semaphore.one},
+    "sites": {"join": sites.join},
     "store": {
         "idle": store.idle,
         "bytes": store.bytes_each,

@@ -97,6 +97,12 @@ def limit_6(load: str, number: int, seconds: float) -> None:
     _sleep(load, number, seconds)
 
 
+@app.task(name="each-worker", base=Throttled, limit=Limit("each worker", 2, per="worker"), ignore_result=True)
+def each_worker(load: str, number: int, seconds: float) -> None:
+    """Two at once on each worker."""
+    _sleep(load, number, seconds)
+
+
 @app.task(name="relay", ignore_result=True)
 def relay(load: str, number: int, seconds: float, left: int, queue: str) -> None:
     """Not throttled, but each task publishes the next one at its end: a cap of one without any throttle."""

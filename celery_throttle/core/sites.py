@@ -75,13 +75,15 @@ def read_tags(what: str, given: object) -> dict[str, str]:
         ConfigurationError: they cannot be read, or a name or value cannot work.
     """
     pairs: Any = given
+    example = "{'gpu_box': 'a7'}"
     if isinstance(given, str):
+        example = "gpu_box=a7"
         parts = [each.partition("=") for each in given.split(",") if each.strip()]
         pairs = {name.strip(): value.strip() for name, _, value in parts}
     if not isinstance(pairs, dict):
-        raise ConfigurationError(f"{what} must be a dict of tags, got {given!r}: write {{'gpu_box': 'a7'}}")
+        raise ConfigurationError(f"{what} must be a dict of tags, got {given!r}: write {example}")
     for kind, name in pairs.items():
         if not isinstance(kind, str) or not _KIND.fullmatch(kind) or kind == WORKER:
-            raise ConfigurationError(f"{what} has the tag {kind!r}, which cannot be a name: write {{'gpu_box': 'a7'}}")
+            raise ConfigurationError(f"{what} has the tag {kind!r}, which cannot be a name: write {example}")
         text(f"{what}[{kind!r}]", name, usual="a7")
     return dict(pairs)

@@ -251,8 +251,8 @@ class Outside:
     def _exchange(self) -> None:
         self._declarations.send()
         batch, exchange = self._under_way = self._under_way or self._next_call()
-        read, birth = self._read if self._read < self._number - 1 else None, self._declarations.birth
-        call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, birth, read)
+        birth = self._declarations.birth
+        call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, birth, self._read)
         try:
             reply = read_exchanged(self._call(call))
         except Overtaken as later:  # by no call of this process

@@ -64,10 +64,10 @@ class Store:
             queues: whose tasks the worker starts.
             exchange: the rows.
             birth: the birth of the store's data; "": any birth.
-            read: the last call whose answer the worker has read; None: the call before.
+            read: the last call whose answer the worker has read; None: the call before this one.
         """
         more = self.sites.row if self.sites is not None else ""
-        if read is not None:
+        if read is not None and read < number - 1:
             more += f',"read":{read}'
         return self._call("exchange", exchange.text(worker, number, queues, birth, more), *exchange.messages())
 

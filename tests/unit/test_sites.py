@@ -97,3 +97,9 @@ def test_tags_as_text_and_as_a_dict() -> None:
 def test_tags_that_cannot_work(given: object) -> None:
     with pytest.raises(ConfigurationError, match=r"^throttle_tags"):
         read_tags("throttle_tags", given)
+
+
+@pytest.mark.parametrize(("given", "fix"), [("a b=a7", r"write gpu_box=a7$"), ({"a b": "a7"}, r"write \{'gpu_box'")])
+def test_a_wrong_tag_is_mended_in_the_form_that_it_has(given: object, fix: str) -> None:
+    with pytest.raises(ConfigurationError, match=fix):
+        read_tags("THROTTLE_TAGS", given)

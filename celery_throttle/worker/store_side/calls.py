@@ -175,8 +175,7 @@ class Calls:
         self._ask()
 
     def _call_of(self, batch: Batch) -> Call:
-        read = self._read if self._read < self.number - 1 else None
-        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self.birth, read)
+        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self.birth, self._read)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""

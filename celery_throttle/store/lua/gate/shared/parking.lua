@@ -28,9 +28,9 @@ local function parked_record(arrival, earlier)
   await_copy(record, arrival)
   if arrival.turn then
     record.turn = arrival.turn
-    local is_before_all = record.ticket < 0
-    local place = earlier and earlier.place
-    if not is_before_all then record.place = place or take_turn(arrival.turn, record.ticket) end
+    if record.ticket >= 0 then -- not before all others
+      record.place = earlier and earlier.place or take_turn(arrival.turn, record.ticket)
+    end
   end
   if arrival.wait_ms then record.deadline = NOW + arrival.wait_ms end
   return record
