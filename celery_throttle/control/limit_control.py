@@ -142,6 +142,7 @@ class LimitControl:
         """
         from celery_throttle.control.forecast import forecast  # noqa: PLC0415 - most commands do without
 
+        self._check_changeable()
         if after is None:
             return forecast(self._reader, self._bucket, self._read("forecast", permits, rate, burst))
         one_of(f"Limit {self._bucket}: forecast: after", after, get_args(Ending))
@@ -316,6 +317,18 @@ class LimitControl:
         """Return its changes at run time, newest first; without a key, those of all keys too."""
         return self._reader.audit(self._bucket, whole("most", most, usual=100))
 
+    def _check_changeable(self) -> None:
+        if self._bucket.is_open:  # a task that waits there starts by the permits of one site
+            one = f"{self._bucket.kind}=a7"
+            line = f"{self._bucket} is only the line of limit {self.name!r}"
+            raise ConfigurationError(
+                f"{line}: change the limit or one {self._bucket.kind}, write throttle.limit({self.name!r}) or "
+                f"throttle.limit({self.name!r}, key={one!r})"
+            ).for_shell(
+                f"{line}: change the limit or one {self._bucket.kind}, write `{{command}} {shlex.quote(self.name)}` or "
+                f"`{{command}} {shlex.quote(self.name)} --key {shlex.quote(one)}`"
+            )
+
     def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
         return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
 
@@ -327,6 +340,7 @@ class LimitControl:
         by: Any,
         why: Any,
     ) -> None:
+        self._check_changeable()
         what = VERBS[name].stored
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         until = moment_of(until)

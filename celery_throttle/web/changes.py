@@ -63,7 +63,8 @@ def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -
         found |= {(name, status.scope(each)): None for each in changes if each}
     if any(each.held_back for each in keys):
         found["release-hold", status.bucket] = None
-    found |= dict.fromkeys((name, status.bucket) for name in ("pause", "set", "disable"))
+    if not status.bucket.is_open:
+        found |= dict.fromkeys((name, status.bucket) for name in ("pause", "set", "disable"))
     found |= {("drop", status.bucket): None} if waits else {}
     return [(CHANGES[name], bucket) for name, bucket in found]
 

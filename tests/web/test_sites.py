@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -34,7 +35,23 @@ def test_the_page_has_a_row_for_each_host(page: Site) -> None:
     assert shown_keys(answer) == ["any host", "host=a7", "host=a8"]
     assert "1 permit on each host" in text(answer)
     assert "gpu [host=a7]" in text(page.get(f"{LIMIT}&key=host%3Da7"))
-    assert "gpu [any host]" in text(page.get(f"{LIMIT}&key=%1Dhost"))
+
+
+def test_the_line_of_any_host_can_only_be_dropped(page: Site) -> None:
+    answer = page.get(f"{LIMIT}&key=%1Dhost")
+    assert "gpu [any host]" in text(answer)
+    assert re.findall(r"limit/change\?[^\"]*change=([\w-]+)", answer.text) == ["drop"]
+
+
+@pytest.mark.parametrize("change", ["pause", "disable", "set 1", "set 1 --dry-run"])
+def test_the_line_of_any_host_cannot_be_changed_alone(app: Any, change: str) -> None:
+    """No task would notice: it starts by the permits of one host."""
+    verb, *numbers = change.split()
+    ended = run_in(app, verb, "gpu", *numbers, "--key", "any host")
+    assert ended.code == 2
+    fix = f"write `celery throttle {verb} gpu` or `celery throttle {verb} gpu --key host=a7`"
+    assert fix in " ".join(ended.err.split())
+    assert not ThrottleControl(app).limit("gpu").audit()
 
 
 def test_the_command_has_a_row_for_each_host(app: Any) -> None:
