@@ -10,7 +10,9 @@ from celery.signals import task_prerun
 
 from celery_throttle.control.metrics import described, scraped
 from celery_throttle.core.policy import costs_of
+from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import call_of, policies_of
 from celery_throttle.worker.celery_side.wait_header import show_waits, waited
 from celery_throttle.worker.lock_plans import header_of
@@ -98,7 +100,8 @@ def _buckets_of(task: Any) -> list[Bucket]:
         needs = policy.needs(values) if policy.varies else policy.same
     except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []
-    return [bucket for bucket, _ in costs_of(needs.text)]
+    sites = Sites(settings_of(task.app).sites | {WORKER: str(task.request.hostname)})
+    return [bucket for bucket, _ in costs_of(needs.bound(sites).text)]
 
 
 class _Readings:

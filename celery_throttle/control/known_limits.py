@@ -10,7 +10,7 @@ from celery.result import AsyncResult
 
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.control.reader import AT_ONCE, Reader, readers
-from celery_throttle.core.buckets import OPEN, Bucket
+from celery_throttle.core.buckets import Bucket, Site
 from celery_throttle.core.checks import closest
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
@@ -72,7 +72,7 @@ class KnownLimits:
             is_task = bool(name) and any(one.explain(name).state for one in self.readers())
             raise _unknown_limit(name, {*known, *names}, is_task=is_task)
         if key is not None and (per := known[name].per if name in known else reader.stand([name])[0].per):
-            return LimitControl(reader, name, _site_key(per, str(key).removeprefix(OPEN)))
+            return LimitControl(reader, name, _site(per, str(key)))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
                 f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
@@ -116,9 +116,10 @@ class KnownLimits:
         return policies_of(self._app).values()
 
 
-def _site_key(per: str, site: str) -> str:
-    """Return the key of one site (``a7``, ``host=a7``), or of any site of this kind (``host``, ``any host``)."""
-    return f"{OPEN}{per}" if site in (per, f"any {per}") else f"{OPEN}{per}={site.removeprefix(f'{per}=')}"
+def _site(per: str, key: str) -> Site:
+    """Return one site (``a7``, ``host=a7``), or any site of this kind (``host``, ``any host``)."""
+    any_site = Site.of(per)
+    return any_site if key in (per, any_site) else Site.of(per, key.removeprefix(f"{per}="))
 
 
 def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:

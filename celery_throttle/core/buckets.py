@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OPEN", "Bucket"]
+__all__ = ["OPEN", "Bucket", "Site"]
 
 _SPLIT = "\x1f"
-#: The key of a site begins with this: of any site of a kind (``host``), or of one site (``host=a7``).
+#: In the store the key of a site begins with this: of any site of a kind (``host``), or of one site (``host=a7``).
 OPEN = "\x1d"
+_ANY = "any "
+
+
+class Site(str):
+    """The key of a bucket of a limit with ``per``: one site, ``host=a7``, or any site of a kind, ``any host``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, kind: str, name: str = "") -> Site:
+        """Return the site with this name, or any site of the kind."""
+        return cls(f"{kind}={name}" if name else f"{_ANY}{kind}")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is any site of a kind."""
+        return "=" not in self
+
+    @property
+    def kind(self) -> str:
+        """The kind of the site: ``host``."""
+        return self.partition("=")[0].removeprefix(_ANY)
 
 
 class Bucket(NamedTuple):
@@ -19,35 +41,29 @@ class Bucket(NamedTuple):
 
     def __str__(self) -> str:
         """Return the bucket for people: ``tenant[acme]``, ``gpu[host=a7]``, ``gpu[any host]``."""
-        return self.name if self.key is None else f"{self.name}[{self.label}]"
-
-    @property
-    def label(self) -> str:
-        """The key for people: ``acme``, ``host=a7``, ``any host``; "" without a key."""
-        return f"{'any ' if self.is_open else ''}{(self.key or '').removeprefix(OPEN)}"
-
-    @property
-    def is_site(self) -> bool:
-        """Whether it is one site, or any site, of a limit with ``per``."""
-        return self.key is not None and self.key.startswith(OPEN)
+        return self.name if self.key is None else f"{self.name}[{self.key}]"
 
     @property
     def is_open(self) -> bool:
         """Whether it is any site of a kind, for a task that waits."""
-        return self.is_site and "=" not in (self.key or "")
+        return isinstance(self.key, Site) and self.key.is_open
 
     @property
     def kind(self) -> str:
         """The kind of site, "" for a bucket without sites."""
-        return (self.key or "").removeprefix(OPEN).partition("=")[0] if self.is_site else ""
+        return self.key.kind if isinstance(self.key, Site) else ""
 
     @property
     def text(self) -> str:
         """The bucket as the store writes it."""
-        return self.name if self.key is None else f"{self.name}{_SPLIT}{self.key}"
+        if self.key is None:
+            return self.name
+        return f"{self.name}{_SPLIT}{f'{OPEN}{self.key.removeprefix(_ANY)}' if self.kind else self.key}"
 
     @classmethod
     def parse(cls, text: str) -> Bucket:
         """Parse `text`."""
         name, split, key = text.partition(_SPLIT)
+        if key.startswith(OPEN):
+            return cls(name, Site.of(*key.removeprefix(OPEN).split("=", 1)))
         return cls(name, key if split else None)

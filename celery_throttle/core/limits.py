@@ -8,7 +8,7 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
-from celery_throttle.core.buckets import OPEN, Bucket
+from celery_throttle.core.buckets import Bucket, Site
 from celery_throttle.core.checks import group_name, plain, text, whole
 from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate, read_rates
@@ -146,7 +146,7 @@ class Limit:
 
     def bucket(self, key: str | None) -> Bucket:
         """Return the bucket of this limit, of one key of it, or of any site of it."""
-        return Bucket(self.name, key if self.per is None else f"{OPEN}{self.per}")
+        return Bucket(self.name, key if self.per is None else Site.of(self.per))
 
     def step(self, value: object) -> int:
         """Return how far one turn moves this value of ``fair_by``: a higher weight makes the step smaller.

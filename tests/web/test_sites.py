@@ -10,6 +10,8 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control.findings import Commands
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.sites import Sites
 from tests.control.conftest import run_in
 from tests.store.terms_caller import TermsCaller
@@ -38,7 +40,7 @@ def test_the_page_has_a_row_for_each_host(page: Site) -> None:
 
 
 def test_the_line_of_any_host_can_only_be_dropped(page: Site) -> None:
-    answer = page.get(f"{LIMIT}&key=%1Dhost")
+    answer = page.get(f"{LIMIT}&key=any+host")
     assert "gpu [any host]" in text(answer)
     assert re.findall(r"limit/change\?[^\"]*change=([\w-]+)", answer.text) == ["drop"]
 
@@ -59,7 +61,7 @@ def test_the_command_has_a_row_for_each_host(app: Any) -> None:
     for row in ("gpu[host=a7]", "gpu[host=a8]", "gpu[any host]", "waits for a host with a permit free"):
         assert row in shown
     keys = [each["key"] for each in json.loads(run_in(app, "status", "--keys", "--json").out)]
-    assert {"host", "host=a7", "host=a8"} <= {*keys}
+    assert {"any host", "host=a7", "host=a8"} <= {*keys}
 
 
 @pytest.mark.parametrize("key", ["host", "any host"])
@@ -73,6 +75,18 @@ def test_the_command_shows_the_line_of_any_host(app: Any, key: str) -> None:
 def test_the_command_shows_the_permits_of_one_host(app: Any, key: str) -> None:
     """The app has no task with this limit: the store alone knows that it has permits on each host."""
     assert "on a7" in run_in(app, "show", "gpu", "--key", key).out
+
+
+def test_a_key_is_written_as_it_is_read(app: Any) -> None:
+    """Also where a program reads it, and in commands that a finding or a shell completes."""
+    throttle = ThrottleControl(app)
+    keys = [each.key for each in throttle.limit("gpu").keys().rows]
+    assert sorted(keys, key=str) == ["any host", "host=a7", "host=a8"]
+    throttle.limit("gpu", key="host=a7").pause()
+    assert throttle.audit()[0].key == "host=a7"
+    assert Commands().throttle("resume", Bucket.parse("gpu\x1f\x1dhost=a7")) == (
+        "celery -A proj throttle resume --key=host=a7 gpu"
+    )
 
 
 def test_a_task_tells_where_it_can_start(app: Any) -> None:

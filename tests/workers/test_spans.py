@@ -18,6 +18,7 @@ from tests.support.waiting import until
 
 WAITED = "celery_throttle.waited_ms"
 API, TENANT = Limit("api", 4), Limit("tenant", 1, key="tenant_id")
+GPU = Limit("gpu", 1, per="gpu_box")
 
 
 @pytest.fixture
@@ -80,6 +81,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
 @pytest.mark.usefixtures("log_as_before")
 def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
     going, on = threading.Event(), threading.Event()
+    app.conf.throttle_tags = {"gpu_box": "a7"}
 
     def body(tenant_id: str) -> str:
         going.set()
@@ -92,6 +94,7 @@ def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
     others = [
         app.task(work, name="plain", shared=False),
         app.task(work, base=Throttled, limit=API, name="same", shared=False),
+        app.task(work, base=Throttled, limit=GPU, name="train", shared=False),
         app.task(work, base=Throttled, singleton=True, name="once", shared=False),
     ]
     with start_worker(app, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=20):
@@ -103,14 +106,15 @@ def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
             each.delay().get(timeout=20)
         on.set()
         assert [each.get(timeout=20) for each in (first, parked, sent)] == ["acme", "acme", "zeta"]
-        until(lambda: len(spans.marks()) == 6)
+        until(lambda: len(spans.marks()) == 7)
 
     def both(key: str) -> tuple[str, dict[str, list[str]]]:
         return "call", {"celery_throttle.limit": ["tenant", "api"], "celery_throttle.key": [key]}
 
     alone = ("same", {"celery_throttle.limit": ["api"], "celery_throttle.key": []})
+    on_site = ("train", {"celery_throttle.limit": ["gpu"], "celery_throttle.key": ["gpu_box=a7"]})
     assert sorted(spans.marks(), key=str) == sorted(
-        [both("acme"), both("acme"), both("zeta"), alone, ("once", {}), ("plain", {})], key=str
+        [both("acme"), both("acme"), both("zeta"), alone, on_site, ("once", {}), ("plain", {})], key=str
     )
 
 

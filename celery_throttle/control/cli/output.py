@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli.layout import Table
-from celery_throttle.core.buckets import OPEN
 from celery_throttle.core.wording import at, one_line, span
 
 if TYPE_CHECKING:
@@ -104,8 +103,6 @@ def readable(value: Any) -> Any:
         return {each.name: readable(getattr(value, each.name)) for each in fields(value) if each.repr}
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, str):
-        return value.removeprefix(OPEN)  # the key of a site is `host=a7` for readers
     if isinstance(value, dict):
         return {name: readable(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
