@@ -325,7 +325,7 @@ def renewal(worker: Worker) -> tuple[list[bytes], list[str]]:
     """Return the calls that renew all that a worker holds, and the nonces that they are about: see `renewals`."""
     back = {nonce for nonce, run in worker.runs.items() if run.state == "back"}
     calls, nonces = [], []
-    for goes_back, number in ((False, worker.call), (True, 0)):
+    for goes_back, number in ((False, worker.call), (True, -1)):
         held = [permit.told for nonce, permit in worker.permits.items() if (nonce in back) is goes_back]
         if held:
             calls.append(CALLS.renew(worker.name, number, held).packed())

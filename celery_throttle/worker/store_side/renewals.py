@@ -22,8 +22,8 @@ __all__ = ["judge", "judge_reply", "renewals"]
 logger = logging.getLogger(__name__)
 
 _LOST, _PUT_BACK = 0, 2
-#: Below the number of every call.
-_ANY_CALL = 0
+#: Below the number of every call, also of the calls of a worker that new data does not have.
+_BEFORE_ALL = -1
 
 
 def renewals(
@@ -38,7 +38,7 @@ def renewals(
     held = list(permits)
     for rows, ended_by in (
         ([permit for permit in held if not permit.goes_back], number),
-        ([permit for permit in held if permit.goes_back], _ANY_CALL),
+        ([permit for permit in held if permit.goes_back], _BEFORE_ALL),
     ):
         while rows:
             some = take_rows(rows, MOST_RENEWED)
