@@ -70,8 +70,9 @@ def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journa
     state.wait_clean()
 
 
+@pytest.mark.parametrize("until_log", ["", "lost the store"])
 def test_first_delivery_is_first_despite_a_late_reply(
-    workers: Workers, journal: Journal, state: State, relay: Relay
+    workers: Workers, journal: Journal, state: State, relay: Relay, until_log: str
 ) -> None:
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -84,6 +85,7 @@ def test_first_delivery_is_first_despite_a_late_reply(
     workers.start(SEAMS, concurrency=4, queues="alpha")
     later = [app.one.apply_async([str(place)], queue="alpha") for place in range(14, 28)]
     state.wait_parked(*later)
+    late.wait_for_log(until_log)
     relay.pass_replies()
     state.wait_parked(*early[1:], timeout=AT_ONCE)
     assert state.parked == [result.id for result in (*early[1:], *later)]

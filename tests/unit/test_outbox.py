@@ -287,3 +287,11 @@ def test_returned_and_parked_tasks_share_the_bytes_of_a_call() -> None:
     outbox.arrived += [to_park("a", 4), limited("b", 4), run_of("c"), limited("d", 4), to_park("e", 4)]
     taken = [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in range(3)]
     assert taken == [["a", "b", "c"], ["d", "e"], []]
+
+
+def test_runs_are_parked_in_the_order_in_which_they_came(later: Callable[[float], None]) -> None:
+    """A run that the store refused to start is behind younger ones here, which were parked without a question."""
+    outbox, first = Outbox(), to_park("first")
+    later(1)
+    outbox.arrived += [to_park("second"), first]
+    assert [run.request.id for run in outbox.next_batch(0).arrived] == ["first", "second"]

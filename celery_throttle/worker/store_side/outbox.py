@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -175,6 +176,8 @@ class Outbox:
     def next_batch(self, slots: int, most_bytes: int = MOST_BYTES) -> Batch:
         """Take out the rows that fit in one call, with ``most_bytes`` of messages, or with one larger message."""
         self.unspare(_IDLE)
+        # A run that was refused, and is to be parked, came before runs that are parked without a question.
+        self.arrived.sort(key=attrgetter("came"))
         portion = self._portion()
         changed = self._take_changed(portion)
         arrived = self._take_arrived(portion, most_bytes)

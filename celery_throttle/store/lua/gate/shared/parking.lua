@@ -9,13 +9,12 @@ local function is_crowded(needs)
 end
 
 -- Return the ticket of a task: the moment when the task came to its worker, plus the time that the call was
--- on its way. Tasks of one worker keep their order nevertheless.
+-- on its way. Tasks of one worker keep their order nevertheless, by the clock of the worker.
 local function give_ticket(arrival)
   local age_ms = arrival.age_ms or 0
+  local came, newest = state.clock_ms and state.clock_ms - age_ms, state.newest
+  if newest and came < newest.came then return newest.ticket - math.floor((newest.came - came) * 10) end
   local ticket = next_ticket(age_ms)
-  local came = state.clock_ms and state.clock_ms - age_ms
-  local newest = state.newest
-  if newest and came < newest.came then return ticket end
   if newest then ticket = math.max(ticket, newest.ticket + 1) end
   state.newest = came and { came = came, ticket = ticket }
   return ticket
