@@ -17,7 +17,7 @@ BEGAN = 10.0
 def test_older_tasks_of_a_slower_call_are_before_the_newer_ones(
     worker: Caller, redis: Redis, clock: StoreClock
 ) -> None:
-    """An outage ends: tasks that need no slot are parked at once, and older ones by a call that is longer on its way."""
+    """After an outage the younger tasks, which need no slot, may be parked first, by a faster call."""
     came = {"t1": 9.985, "t2": 9.990, "t3": 9.992, "t4": 9.995}
 
     def park(at: float, *tasks: str) -> None:
