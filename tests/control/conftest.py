@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
+from redis import Redis
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.control import capacity, causes, checks
@@ -16,8 +17,11 @@ from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.hours import store_counts  # noqa: F401 - a fixture
 from tests.store.caller import KEYS
+from tests.store.lock_caller import LockCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
+
+FROZEN = "celery@w2/17/bbbbbbbb"
 
 
 def make_app(url: str, **conf: Any) -> Any:
@@ -56,6 +60,12 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 def run(app: Any) -> Callable[..., Ended]:
     """``run("status", "--json")``."""
     return lambda *args: run_in(app, *args)
+
+
+@pytest.fixture
+def frozen(redis: Redis) -> LockCaller:
+    """A worker whose leases last a minute, and that renews them only where a test lets it."""
+    return LockCaller(redis, FROZEN, "q", lease=60)
 
 
 @pytest.fixture
