@@ -14,7 +14,6 @@ from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API
 from tests.store.peek import KEY, be_away, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.incident import incident
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
@@ -110,10 +109,3 @@ def test_foreign_entries_are_skipped(app: Any, redis: Redis) -> None:
     for text in ("{", "[1]", '{"api": 7}', '{"api": "nine"}', '{"api": "[]"}'):
         redis.hset(KEY["meta"], "declared:w1/1/aa", text)
         assert declared(app) == [] or all("w1/1/aa" not in each.what for each in declared(app))
-
-
-def test_incident_has_a_worker_of_an_older_release(app: Any, redis: Redis) -> None:
-    incident(redis, keys=60)
-    (found,) = declared(app)
-    assert found.alarm
-    assert found.what == "Workers declare limit orders differently: 4 on aaaaaaaa, 8 on dddddddd."

@@ -93,7 +93,9 @@ def test_a_replica(redis: Redis, own_server: EmbeddedServer) -> None:
         ended = run_in(make_app(own_server.url), "doctor", "--json")
         client.replicaof("NO", "ONE")
     assert ended.json["stores"][0]["role"] == "slave"
-    assert any("The store is a replica" in each["what"] for each in ended.json["findings"])
+    first = ended.json["findings"][0]
+    assert (first["kind"], first["alarm"]) == ("store", True), "so it is in each report, too"
+    assert first["what"] == "The store is a replica, which cannot be written to: point throttle_url at the primary."
 
 
 def test_the_rights_are_those_of_the_readme() -> None:
@@ -177,6 +179,7 @@ def test_options_of_tasks_that_do_nothing(app: Any, run: Run) -> None:
 def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, said: str | None) -> None:
     worker.declare(other)
     assert [f"Limit api is {said}" in each for each in found(app)] == [True] * (said is not None)
+    assert not any(each.alarm for each in diagnose(app).findings)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ def test_doctor_finds_unreadable_records(app: Any, worker: TermsCaller, redis: R
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
     (finding,) = [each for each in diagnose(app).findings if each.kind == "set-aside"]
-    assert finding.what == "1 task cannot start: spoilt."
+    assert (finding.alarm, finding.what) == (True, "1 task cannot start: spoilt.")
     assert finding.why.startswith("Their records in the store are not readable")
 
 

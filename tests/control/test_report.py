@@ -19,8 +19,6 @@ from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, names, of
 from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
@@ -197,14 +195,6 @@ def test_a_command_about_names_that_look_like_options() -> None:
         "redis://x", "--dry-run", "--", "-x", "3",
     ]  # fmt: skip
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"
-
-
-def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
-    out = run("report").out
-    assert out.replace("\n", "").isprintable()
-    assert len(out.splitlines()) == 3
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
@@ -404,37 +394,12 @@ def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCalle
     assert told(app) == []
 
 
-def test_unreadable_records_are_reported(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.put("spoilt", ONE)
-    redis.hset(KEY["records"], "spoilt", "{")
-    worker.look()
-    (found,) = told(app)
-    assert (found.kind, found.alarm) == ("set-aside", True)
-    assert found.what == "1 task cannot start: spoilt."
-
-
 def test_missing_data_gives_no_finding(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """For a moment after the store lost its data holders are missing in it."""
     worker.put("t", ONE, age=HOUR)
     ThrottleControl(app).limit("api").pause()
     redis.hset(KEY["meta"], "settling", f"{peek(redis).now + 60_000:.0f}")
     assert kinds(app) == ["SETTLING"]
-
-
-def test_declarations_that_differ(app: Any, worker: TermsCaller) -> None:
-    worker.declare(Limit("api", 3))
-    assert kinds(app) == ["declared"]
-
-
-def test_a_store_that_cannot_be_written_to(redis: Redis, own_server: EmbeddedServer) -> None:
-    with Redis.from_url(own_server.url) as client:
-        client.replicaof("127.0.0.1", redis.connection_pool.connection_kwargs["port"])
-        ended = run_in(make_app(own_server.url), "report")
-        client.replicaof("NO", "ONE")
-    assert ended.code == 1
-    assert ended.lines[1] == (
-        "! The store is a replica, which cannot be written to: point throttle_url at the primary."
-    )
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -506,8 +471,3 @@ def test_the_command_is_the_one_of_this_shell(shell: Shell, redis: Redis) -> Non
 )
 def test_how_the_app_was_named(line: str, environ: dict[str, str], begin: str) -> None:
     assert typed_before(line.split(" "), environ) == begin
-
-
-def test_the_store_cannot_be_reached(shell: Shell) -> None:
-    ended = shell.run("throttle", "report", "--url", "redis://127.0.0.1:1")
-    assert (ended.code, ended.out, len(ended.err.splitlines())) == (3, "", 1)
