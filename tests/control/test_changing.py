@@ -12,10 +12,10 @@ import click
 import pytest
 from redis import Redis
 
-from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.identity_locks import Locked, LockStatus
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.test_looking import API, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
@@ -90,66 +90,6 @@ def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller)
     assert started(worker.look(4)) == ()
     run("resume", "api")
     assert started(worker.look(4)) == ("t3",)
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (
-            ["set", "nope[x", "3"],
-            1,
-            "No limit 'nope[x'",
-        ),
-        (["set", "nope", "3"], 1, "No limit 'nope'"),
-        (["pause", "nope"], 1, "No limit 'nope'"),
-        (["resume", "api", "--key", "x"], 2, "Limit 'api' has no keys"),
-        (["pause", "api", "--why", "x" * 501], 2, "Limit api: why must be text of 500 characters at most"),
-    ],
-)
-def test_impossible_change_ends_in_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (code, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(f"Error: {said}")
-    assert ThrottleControl(app).limit("api").status().override is None
-    assert ThrottleControl(app).limit("api").status().paused is None
-
-
-@pytest.mark.parametrize("args", [["set", "api", "many"], ["set", "api"], ["pause"], ["pause", "api", "--for", "2x"]])
-def test_malformed_values_are_refused(app: Any, run: Run, args: list[str]) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.splitlines()[-1].startswith("Error: ")
-    assert ThrottleControl(app).limit("api").status().paused is None
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["set", "api", "0"], 2, "'0' is no whole number of 1 or more: `celery throttle pause api` lets none start"),
-        (["set", "api", "-3"], 2, "'-3' is no whole number of 1 or more"),
-        (
-            ["set", "api", "9999999999"],
-            2,
-            "'9999999999' is more than 999999999: `celery throttle disable api` enforces",
-        ),
-        (["pause", "api", "--for", "100000d"], 2, "'100000d' is longer than ten years: leave it out for a change"),
-        (["show", "tenant[acme"], 1, "No limit 'tenant[acme': write `celery throttle show tenant --key acme`"),
-        (["pause", "both"], 1, "Task both has several limits, 'tenant' or 'api': write `celery throttle pause tenant`"),
-        (["set", "api", "3", "--nope"], 2, "No such option"),
-    ],
-)
-def test_the_answer_is_in_the_words_of_the_command(
-    app: Any, run: Run, worker: TermsCaller, args: list[str], code: int, said: str
-) -> None:
-    @app.task(base=Throttled, limit=[API, TENANT], name="both", shared=False)  # type: ignore[untyped-decorator]
-    def both(tenant: object) -> None: ...
-
-    worker.know(API)
-    ended = run(*args)
-    assert (ended.code, ended.out) == (code, "")
-    assert said in ended.err.splitlines()[-1]
-    assert ThrottleControl(app).audit() == ()
 
 
 def test_a_task_is_welcome_where_its_limit_is(app: Any, run: Run) -> None:
@@ -274,22 +214,6 @@ def test_all_locks(app: Any, run: Run) -> None:
         2,
         "Error: --args and --kwargs need a task: write `celery throttle locks TASK --args '[17]'`",
     )
-
-
-@pytest.mark.parametrize("command", ["locks", "unlock"])
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["nope"], 1, "No throttled task 'nope' in this app. Its singletons: charge"),
-        (["call"], 2, "Task call"),
-        (["charge", "-a", "[17]"], 2, "Task charge: these are not its arguments: missing amount"),
-    ],
-)
-def test_no_such_lock(run: Run, command: str, args: list[str], code: int, said: str) -> None:
-    ended = run(command, *args)
-    assert (ended.code, ended.out) == (code, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(f"Error: {said}")
 
 
 # -- reap --------------------------------------------------------------------------------------------------------------

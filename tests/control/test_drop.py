@@ -125,20 +125,3 @@ def test_drop_with_an_invalid_id_selects_no_task(app: Any) -> None:
     wanted: Any = 7
     with pytest.raises(ConfigurationError, match=r"drop: a task's id .* got 7: write drop\(result.id\)"):
         ThrottleControl(app).drop(wanted)
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["--task", "nobody"], 1, "Error: No task 'nobody' is known to the store: it has ended, or is in its queue"),
-        (["--task", "nobody", "--yes"], 1, "Error: No task 'nobody' is known to the store"),
-        (["--task", "nobody", "--yes", "--json"], 1, "Error: No task 'nobody' is known to the store"),
-        (["nope"], 1, "Error: No limit 'nope'"),
-        ([], 2, "Error: write `celery throttle drop LIMIT`, with --key or without, or `celery throttle drop --task"),
-        (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
-    ],
-)
-def test_drop_with_invalid_arguments_is_refused(run: Run, args: list[str], code: int, said: str) -> None:
-    ended = run("drop", *args)
-    assert (ended.code, ended.out) == (code, "")
-    assert ended.err.splitlines()[-1].startswith(said)

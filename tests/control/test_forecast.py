@@ -238,14 +238,6 @@ def test_no_number(app: Any, permits: Any) -> None:
         said(app, permits)
 
 
-def test_a_number_that_cannot_work(run: Run) -> None:
-    ended = run("set", "api", "0", "--dry-run")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.splitlines()[-1].endswith(
-        "'0' is no whole number of 1 or more: `celery throttle pause api` lets none start"
-    )
-
-
 # -- compared with the outcome -----------------------------------------------------------------------------------------
 
 

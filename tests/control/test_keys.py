@@ -63,13 +63,6 @@ def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Callable[..., Ended
         assert (change.action, change.by, change.task_id) == ("unlock", "ana", lock.task_id)
 
 
-@pytest.mark.parametrize("args", [[], ["charge", "--identity", "x"], ["--identity", "x", "-a", "[1]"]])
-def test_unlock_command_is_shown_once(run: Callable[..., Ended], args: list[str]) -> None:
-    ended = run("unlock", *args)
-    assert ended.code == 2
-    assert "unlock --identity ID" in ended.err
-
-
 def test_parked_tasks_of_more_keys_than_a_page_are_all_listed(app: Any, worker: TermsCaller) -> None:
     worker.know(Limit("tenant", 1, key="tenant_id"))
     ThrottleControl(app).limit("tenant").pause()

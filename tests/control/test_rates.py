@@ -199,28 +199,3 @@ def test_explain_names_the_source_of_the_rate(mail: LimitControl, worker: TermsC
     (why, *_) = ThrottleControl(app).explain("t2").reasons
     assert why.startswith("The rate of limit mail (1/h, instead of 60/h (burst 2) since ")
     assert " by ana) allows the next start in " in why
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["set", "mail", "10/s"], "'10/s' is a rate: write `celery throttle set mail --rate 10/s`"),
-        (
-            ["set", "mail"],
-            (
-                "A number of permits or a rate is missing: write `celery throttle set mail 5` or "
-                "`celery throttle set mail --rate 50/m`"
-            ),
-        ),
-        (
-            ["set", "mail", "3", "--burst", "2"],
-            "--burst needs --rate beside it: write `celery throttle set mail 3 --rate 50/m --burst=2`",
-        ),
-        (["set", "mail", "many"], "'many' is no whole number of 1 or more: write `celery throttle set mail 5`"),
-    ],
-)
-def test_malformed_rates_are_refused(mail: LimitControl, run: Run, args: list[str], said: str) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err.splitlines()[-1]
-    assert mail.audit() == ()

@@ -17,7 +17,6 @@ from celery_throttle.core.history import SLOT, Place, place_of
 from tests.control.conftest import run_in
 from tests.control.hours import steady
 from tests.control.test_looking import API, TENANT, names, of
-from tests.control.test_wrong_commands import PYTHON
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended
 
@@ -269,37 +268,6 @@ def test_a_limit_with_keys_has_no_counts_of_one_key(
 def test_a_limit_that_no_worker_has_declared_is_an_error(app: Any) -> None:
     with pytest.raises(ConfigurationError, match="Limit api: no worker has declared it"):
         simulate(app, arrivals=5, run_time=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["api", "--arrivals", "5"], "--arrivals must be 'x1.5' or a number a second, got '5': write --arrivals x1.5"),
-        (["api", "--runtime", "3"], "--runtime must be 'x2' or a time, got '3': write --runtime x2 or --runtime 0.4s"),
-        (["api", "--spread", "-1"], "--spread must be a number from 0 to 10, got -1.0: write --spread 0.5"),
-        (["api", "--permits", "0"], "Invalid value for '--permits': 0 is not in the range 1<=x<=999999999."),
-        (["api", "--target", "2"], "Invalid value for '--target': '2' is no duration: write 90s, 10m"),
-        (["api", "--for", "1y"], "Invalid value for '--for': '1y' is no duration: write 90s, 10m"),
-        (["api", "--burst", "3"], "--burst needs --rate beside it: write --rate 50/m --burst 3"),
-        (
-            ["api", "--rate", "5/s", "--burst", "3", "--burst", "4"],
-            "2 bursts for 1 rate: write one for all, or one for",
-        ),
-        (["api", "--for", "31d"], "--for must be at most 30 days: write --for 1h"),
-        (["api", "--target", "31d"], "--target must be at most 30 days: write --target 2s"),
-        (["api", "--rate", "5"], "A rate is text such as '100/m', got '5'"),
-        (["apy"], "No limit 'apy', did you mean 'api'?"),
-        ([], "Without LIMIT a number is missing: write --permits 8 or --rate 50/m"),
-        (["--key", "acme", "--permits", "8"], "throttle simulate LIMIT --key acme`"),
-        (["--permits", "8"], "Without a LIMIT there are no counts: write `"),
-    ],
-)
-def test_wrong_words_get_the_option_and_the_fix(run: Run, worker: TermsCaller, words: list[str], error: str) -> None:
-    worker.know(API)
-    ended = run("simulate", *words)
-    assert ended.code in (1, 2)
-    assert error in ended.err
-    assert not PYTHON.search(ended.err)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
