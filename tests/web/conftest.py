@@ -24,6 +24,7 @@ from tests.support.waiting import until
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 TOKEN = "a-token-of-some-length"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
 from tests.control.test_looking import API
 from tests.store.terms_caller import TermsCaller
-from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
+from tests.web.conftest import BEARER, SAME, TOKEN, Site, own_server, visited
 
 PAUSE = "limit/change?name=api"
 FIELDS = {"change": "pause"}
@@ -253,8 +253,7 @@ def test_session_ends_by_signing_out(app: Any, rights: str) -> None:
 
 def test_visitor_without_session_gets_no_sign_out(app: Any) -> None:
     with visited(own_server(app, token=TOKEN)) as page, visited(own_server(app)) as local:
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert "sign-out" not in page.get("", headers=bearer).text + page.get("").text + local.get("").text
+        assert "sign-out" not in page.get("", headers=BEARER).text + page.get("").text + local.get("").text
         assert local.post("sign-in", {"token": TOKEN}).status_code == 404
 
 
@@ -303,9 +302,8 @@ def test_memory_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_token_that_is_sent_each_time(app: Any) -> None:
     with visited(own_server(app, token=TOKEN)) as page:
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert page.get("api/limits", headers=bearer).status_code == 200
-        assert page.post(PAUSE, FIELDS, **bearer).status_code == 303
+        assert page.get("api/limits", headers=BEARER).status_code == 200
+        assert page.post(PAUSE, FIELDS, **BEARER).status_code == 303
         for wrong in ("Bearer nope", f"Basic {TOKEN}", "Bearer", TOKEN, "Bearer \xff"):
             assert page.get("api/limits", headers={"Authorization": wrong.encode("latin-1")}).status_code == 401
         for cookie in (TOKEN, "", "\xff"):
@@ -331,7 +329,7 @@ def test_signing_in_leads_to_no_other_host(app: Any, asked: str, goes_to: str) -
 
 def test_visitor_that_may_only_read(app: Any) -> None:
     with visited(own_server(app, token=TOKEN, rights="read")) as page:
-        assert page.post(PAUSE, FIELDS, Authorization=f"Bearer {TOKEN}").status_code == 403
+        assert page.post(PAUSE, FIELDS, **BEARER).status_code == 403
 
 
 def test_without_a_token_only_this_machine_by_its_own_names(app: Any) -> None:
