@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_throttle import ConfigurationError, ThrottleControl
-from celery_throttle.core.history import place_of
-from celery_throttle.core.limits import Limit
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.scripts import execute
-from tests.store.caller import needs_of
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from tests.control.hours import tell_counts
 from tests.store.cost import commands
-from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended
 
@@ -25,13 +20,10 @@ ONE = terms(API).same
 
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
-    """Have a worker send its counts."""
+    """Have a worker send its counts: as many waited as started at once."""
 
-    def tell(limit: Limit = API, **numbers: float) -> None:
-        told = counts(**numbers)
-        told[place_of(1.0)] = numbers.get("at_once", 0)
-        worker.know(limit)
-        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
+    def tell(limit: Limit = API, *, at_once: int = 0, **numbers: float) -> None:
+        tell_counts(worker, limit, at_once=at_once, waited=at_once, **numbers)
 
     return tell
 

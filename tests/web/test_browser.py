@@ -29,11 +29,11 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app
+from tests.control.hours import tell_counts
 from tests.control.test_looking import API, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import TOKEN, own_server, served
-from tests.web.test_overview import tell_counts
 from tests.web.test_pages import HOSTILE, KEYS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

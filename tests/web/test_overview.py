@@ -10,27 +10,14 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit
-from celery_throttle.core.history import place_of
-from celery_throttle.store.history import LastHour, by_limit
-from celery_throttle.store.scripts import execute
+from celery_throttle.store.history import LastHour
 from celery_throttle.web.charts import SPARK_HEIGHT, spark
+from tests.control.hours import tell_counts
 from tests.control.test_looking import API, TENANT
-from tests.store.caller import needs_of
 from tests.store.cost import commands
-from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import NONE, rows, text
-
-
-def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:
-    """Have a worker send its counts: how many started at once, and after a second in line."""
-    told = counts(at_once=at_once)
-    told[place_of(1.0)] = waited
-    worker.declare(*limits)
-    for first in range(0, len(limits), 100):
-        by_needs = {needs_of(limit).text: told for limit in limits[first : first + 100]}
-        execute(worker.client, worker.store.count(by_limit(by_needs)))
 
 
 @pytest.fixture
