@@ -26,6 +26,7 @@ Run = Callable[..., Ended]
 
 ONE = terms(API).same
 BOTH = terms(API, TENANT)
+DRAINS = "more run than may then: none starts in their place until they have ended."
 
 
 def fill(worker: TermsCaller, count: int) -> None:
@@ -50,18 +51,24 @@ def all_started(worker: TermsCaller) -> int:
 # -- how many start ----------------------------------------------------------------------------------------------------
 
 
-def test_more_permits(app: Any, run: Run, worker: TermsCaller) -> None:
-    fill(worker, 12)
-    ended = run("set", "api", "5", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == [
-        "api: 5 permits instead of 2.",
-        "3 tasks would start at once, if workers have slots for them.",
-        "7 tasks would wait on: limit api is full, 5 of 5 permits are held then.",
-    ]
+@pytest.mark.parametrize(
+    ("tasks", "permits", "lines"),
+    [
+        (12, 5, ["api: 5 permits instead of 2.", "3 tasks would start at once, if workers have slots for them.",
+                 "7 tasks would wait on: limit api is full, 5 of 5 permits are held then."]),
+        (4, 9, ["api: 9 permits instead of 2.", "2 tasks would start at once, if workers have slots for them.",
+                "No task would wait for it any longer."]),
+        (1, 9, ["api: 9 permits instead of 2.", "0 tasks would start at once.", "No task waits for it."]),
+        (3, 1, ["api: 1 permit instead of 2.", f"1 {DRAINS}", "0 tasks would start at once.",
+                "1 task would wait on: limit api is full, 2 of 1 permits are held then."]),
+    ],
+    ids=["some start", "all start", "none waits", "more run already"],
+)  # fmt: skip
+def test_dry_run_prints(app: Any, run: Run, worker: TermsCaller, tasks: int, permits: int, lines: list[str]) -> None:
+    fill(worker, tasks)
+    ended = run("set", "api", str(permits), "--dry-run")
+    assert (ended.code, ended.err, ended.lines) == (0, "", lines)
     assert ThrottleControl(app).limit("api").status().override is None
-    ThrottleControl(app).limit("api").override(5)
-    assert all_started(worker) == 3
 
 
 def test_as_json(run: Run, worker: TermsCaller) -> None:
@@ -72,39 +79,6 @@ def test_as_json(run: Run, worker: TermsCaller) -> None:
     (bound,) = shown["bounds"]
     assert bound.keys() == names(Bound)
     assert (bound["limit"], bound["tasks"]) == ("api", 1)
-
-
-def test_as_many_as_wait(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 4)
-    assert str(said(app, 9)).splitlines()[1:] == [
-        "2 tasks would start at once, if workers have slots for them.",
-        "No task would wait for it any longer.",
-    ]
-
-
-def test_forecast_of_an_empty_line(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 1)
-    assert str(said(app, 9)).splitlines() == [
-        "api: 9 permits instead of 2.", "0 tasks would start at once.", "No task waits for it.",
-    ]  # fmt: skip
-
-
-def test_fewer_permits(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 3)
-    found = said(app, 1)
-    assert (found.starts, found.drains) == (0, 1)
-    assert "1 more run than may then: none starts in their place until they have ended." in str(found)
-
-
-def test_one_that_needs_more_than_is_free_keeps_those_behind_it(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 2)
-    for number in range(3):
-        worker.put(f"wide{number}", terms(API, cost=3).same)
-        worker.put(f"narrow{number}", ONE)
-    found = said(app, 6)
-    assert (found.starts, found.bounds[0].tasks) == (2, 4)
-    ThrottleControl(app).limit("api").override(6)
-    assert all_started(worker) == 2
 
 
 # -- the next bound ----------------------------------------------------------------------------------------------------
@@ -241,21 +215,28 @@ def test_no_number(app: Any, permits: Any) -> None:
 # -- compared with the outcome -----------------------------------------------------------------------------------------
 
 
+LIMITS = [API, TENANT, Limit("third", 3)]
+
+
+def arrive_by_chance(worker: TermsCaller, chance: random.Random) -> None:
+    """Have some tasks of any needs arrive in any order; those start that can start without a change."""
+    for number in range(chance.randrange(5, 40)):
+        some = [each for each in LIMITS if chance.random() < 0.6] or [API]
+        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
+        worker.arrive(f"t{number}", needs)
+    all_started(worker)
+
+
 #: In which lanes go to another line together, or a task is refused by two limits at once.
 TELLING = (314, 436, 464, 485, 579, 771, 827, 1058, 1110, 1135, 1213, 1452)
 
 
 @pytest.mark.parametrize("seed", [*range(40), *TELLING])
 def test_forecast_matches_the_outcome(app: Any, worker: TermsCaller, seed: int) -> None:
-    """Tasks of any needs, in any order; then another number of any limit."""
+    """Any tasks; then another number of any limit."""
     chance = random.Random(seed)
-    limits = [API, TENANT, Limit("third", 3)]
-    for number in range(chance.randrange(5, 40)):
-        some = [each for each in limits if chance.random() < 0.6] or [API]
-        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
-        worker.arrive(f"t{number}", needs)
-    all_started(worker)  # tasks that can start without a change
-    meant = chance.choice(limits)
+    arrive_by_chance(worker, chance)
+    meant = chance.choice(LIMITS)
     worker.know(meant)
     key = chance.choice("abc") if meant is TENANT and chance.random() < 0.5 else None
     permits = chance.randrange(1, 12)
