@@ -8,8 +8,10 @@ import pytest
 from celery import Celery
 
 from celery_throttle.control import queues
-from celery_throttle.control.queues import Depth, consumed, depths
+from celery_throttle.control.queues import Depth, Slots, consumed, depths, free_slots
 from celery_throttle.embedded import EmbeddedServer
+from tests.support.remote import wait_heard
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -25,10 +27,11 @@ def test_a_frozen_broker(own_server: EmbeddedServer) -> None:
         own_server.thaw()
 
 
-def test_a_broker_that_is_away() -> None:
-    app = Celery(broker="redis://127.0.0.1:1")
-    assert consumed(app) is None
-    assert depths(app, ["q"]) == {"q": Depth()}
+def test_workers_are_asked_for_their_queues_and_free_slots(workers: Workers) -> None:
+    app = workers.app().app
+    assert (consumed(app), free_slots(app)) == (None, None)
+    wait_heard(app, workers.start(queues="one,two", concurrency=3))
+    assert (consumed(app), free_slots(app)) == ({"one", "two"}, [Slots(frozenset({"one", "two"}), 3)])
 
 
 class Refused(Exception):

@@ -25,7 +25,7 @@ from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Ended, Shell
-from tests.support.workers import ROOT, Workers
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
@@ -366,18 +366,6 @@ def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeyp
         "Which queues the workers consume: none answered a remote control command within a second.",
     )
     assert "no-worker" not in [each.kind for each in verdict.alarms]
-
-
-def test_workers_are_asked(app: Any, workers: Workers, redis: Redis) -> None:
-    workers.start(queues="consumed")
-    caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
-    caller.know(API)
-    ThrottleControl(app).limit("api").pause()
-    for task, queue in (("one", "consumed"), ("two", "elsewhere"), ("three", "elsewhere")):
-        caller.put(task, ONE, queue=queue, age=HOUR)
-    assert [(each.kind, each.queue, each.waits) for each in told(app)] == [
-        ("no-worker", "elsewhere", 2), ("paused", None, 3),
-    ]  # fmt: skip
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -310,26 +310,26 @@ def test_a_store_without_an_app_has_no_broker(server: EmbeddedServer, worker: Te
     assert read(ended.out)["celery_throttle_runnable_tasks"] == {}
 
 
-def test_a_broker_that_is_away(server: EmbeddedServer, worker: TermsCaller) -> None:
-    worker.arrive("t", ONE)
-    for broker in ("redis://localhost:1/0", "amqp://localhost:1//"):
-        app = make_app(server.url, throttle_url=server.url, broker_url=broker)
-        assert counts(app) == (None, 1, 0, None)
-        text = ThrottleControl(app).metrics()
-        assert read(text)["celery_throttle_runnable_tasks"] == {}
-        assert read(text)["celery_throttle_holders"] == {("",): 1}
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_broker_that_does_not_answer(server: EmbeddedServer, worker: TermsCaller, scheme: str) -> None:
+@pytest.mark.parametrize("where", ["localhost:1", "DEAF"], ids=["is away", "does not answer"])
+@pytest.mark.parametrize("broker", ["redis://{}/0", "amqp://{}//"])
+def test_messages_are_not_known_of_a_broker_that(
+    server: EmbeddedServer, worker: TermsCaller, deaf: str, broker: str, where: str
+) -> None:
     worker.arrive("t", ONE)
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        app = make_app(
-            server.url, throttle_url=server.url, broker_url=f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}//"
-        )
-        before = monotonic()
-        assert counts(app) == (None, 1, 0, None)
+    app = make_app(server.url, throttle_url=server.url, broker_url=broker.format(where.replace("DEAF", deaf)))
+    before = monotonic()
+    assert counts(app) == (None, 1, 0, None)
     assert monotonic() - before < 8
+    text = ThrottleControl(app).metrics()
+    assert read(text)["celery_throttle_runnable_tasks"] == {}
+    assert read(text)["celery_throttle_holders"] == {("",): 1}
 
 
 def test_broker_without_queue_lengths(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
