@@ -287,10 +287,9 @@ def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> 
 
 def _after_throttle(command: str) -> list[str]:
     """Return a command as a shell splits it, from its name on."""
-    begin = "celery -A shop throttle "
-    assert command.startswith(begin)
-    script = f"printf '%s\\0' {command.removeprefix(begin)}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    begin, found, words = command.partition(" throttle ")
+    assert (begin, bool(found)) == ("celery -A shop", True)
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -303,10 +302,7 @@ def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
 
 
 def test_terminal_escapes_are_not_pasted_into_a_shell() -> None:
-    command = Commands("celery").throttle("drop", options=[("task", "a\r\x1b[2Jb'c\\"), ("yes", None)])
+    command = Commands("celery -A shop").throttle("drop", options=[("task", "a\r\x1b[2Jb'c\\"), ("yes", None)])
     assert command.isprintable()
-    done = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {command.partition('throttle ')[2]}"], capture_output=True, check=True
-    )
-    assert done.stdout.decode().split("\0")[:-1] == ["drop", "--task=a\r\x1b[2Jb'c\\", "--yes"]
+    assert _after_throttle(command) == ["drop", "--task=a\r\x1b[2Jb'c\\", "--yes"]
     assert python(Bucket("a'b", "\n"), "pause", why="x").isprintable()

@@ -6,14 +6,14 @@ import html
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from flask import Flask
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -55,38 +55,26 @@ def rights(request: Any) -> Any:
     return request.headers.get("x-rights")
 
 
-@contextmanager
-def in_fastapi(app: Any) -> Iterator[str]:
+def user(request: Any) -> Any:
+    return request.headers.get("x-user")
+
+
+def in_fastapi(app: Any) -> AbstractContextManager[str]:
     site = FastAPI()
-
-    def access(request: Request) -> Any:
-        return request.headers.get("x-rights")
-
-    site.mount("/ops/throttle", asgi(app, access, lambda request: request.headers.get("x-user")))
-    with served(site) as url:
-        yield url
+    site.mount("/ops/throttle", asgi(app, rights, user))
+    return served(site)
 
 
-@contextmanager
-def in_starlette(app: Any) -> Iterator[str]:
+def in_starlette(app: Any) -> AbstractContextManager[str]:
     """Mounted within a mounted app, as behind a proxy that takes a part of the path away."""
-    page = asgi(app, rights, lambda request: request.headers.get("x-user"))
-    site = Starlette(routes=[Mount("/ops", routes=[Mount("/throttle", page)])])
-    with served(site) as url:
-        yield url
+    return served(Starlette(routes=[Mount("/ops", routes=[Mount("/throttle", asgi(app, rights, user))])]))
 
 
-@contextmanager
-def in_flask(app: Any) -> Iterator[str]:
+def in_flask(app: Any) -> AbstractContextManager[str]:
     site = Flask(__name__)
-
-    def user(request: Any) -> Any:
-        return request.scope["wsgi_environ"].get("HTTP_X_USER")
-
-    page = wsgi(app, rights, user)
+    page = wsgi(app, rights, lambda request: request.scope["wsgi_environ"].get("HTTP_X_USER"))
     site.wsgi_app = DispatcherMiddleware(site.wsgi_app, {"/ops/throttle": page})  # type: ignore[method-assign]
-    with served_by_wsgi(site) as url:
-        yield url
+    return served_by_wsgi(site)
 
 
 FRAMEWORKS = [in_fastapi, in_starlette, in_flask]
