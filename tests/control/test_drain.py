@@ -238,11 +238,16 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """The published ones have left the store; the others are in their places."""
+def park_five(app: Any, worker: TermsCaller) -> None:
+    """Park tasks; a tripwire is at the fourth."""
     tripwire(nothing)
     for number in range(5):
-        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+        park(app, worker, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+
+
+def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """The published ones have left the store; the others are in their places."""
+    park_five(app, full)
     tripwire(fails)
     with pytest.raises(OperationalError):
         ThrottleControl(app).drain()
@@ -258,9 +263,7 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
 def test_drain_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
     """Its published messages are in their queue and, after the lease, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
-    tripwire(nothing)
-    for number in range(5):
-        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+    park_five(app, full)
     tripwire(dies)
     child = os.fork()
     if not child:

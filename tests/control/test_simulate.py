@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
-from celery_throttle.control import capacity
 from celery_throttle.control.outcomes import Outcome
 from celery_throttle.control.what_if import Simulation
 from celery_throttle.core.history import SLOT, Place, place_of
@@ -73,14 +72,7 @@ def by_what(found: Simulation) -> dict[str, Outcome]:
 # -- the gate's rules --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
-
-
-@pytest.mark.usefixtures("_workers_answer")
+@pytest.mark.usefixtures("workers_answer")
 @pytest.mark.parametrize("seed", range(8))
 def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, seed: int) -> None:
     """The simulation and `Play` have the same rules: numbers, costs, rates with their bursts, what runs already."""

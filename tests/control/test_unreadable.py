@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -54,16 +55,21 @@ def test_commands_answer(run: Callable[..., Ended]) -> None:
         assert ended.code in (0, 1), (command, ended.err)
 
 
+def pages(app: Any, *paths: str) -> list[httpx.Response]:
+    """Return these pages of an app, without a server."""
+
+    async def get() -> list[httpx.Response]:
+        site = httpx.ASGITransport(asgi(app, lambda _: "all"))
+        async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
+            return [await client.get(f"/{path}") for path in paths]
+
+    return asyncio.run(get())
+
+
 @pytest.mark.usefixtures("spoiled")
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_pages_answer(app: Any, anyio_backend: str) -> None:
-    assert anyio_backend
-    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
-    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
-        for path in PAGES:
-            answer = await client.get(f"/{path}")
-            assert answer.status_code == 200, (path, answer.text[:500])
+def test_pages_answer(app: Any) -> None:
+    for answer in pages(app, *PAGES):
+        assert answer.status_code == 200, (answer.url, answer.text[:500])
 
 
 @pytest.mark.usefixtures("spoiled")
@@ -107,16 +113,8 @@ def test_lines_that_are_out_of_order_are_read_to_an_end(
 
 
 @pytest.mark.parametrize("score", [float("inf"), 9e14, float("-inf")])
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_lease_without_end_is_shown(
-    app: Any, anyio_backend: str, worker: TermsCaller, redis: Redis, score: float
-) -> None:
-    assert anyio_backend
+def test_a_lease_without_end_is_shown(app: Any, worker: TermsCaller, redis: Redis, score: float) -> None:
     worker.take("t1", ONE)
     redis.zadd(KEY["leases"], {"t1": score})
-    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
-    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
-        answer = await client.get("/limit?name=api")
-    assert answer.status_code == 200
-    assert "t1" in answer.text
+    (answer,) = pages(app, "limit?name=api")
+    assert (answer.status_code, "t1" in answer.text) == (200, True)
