@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 from celery_throttle import ThrottleControl
-from celery_throttle.control.limit_control import LimitControl
-from tests.control.test_looking import API, TENANT, of
-from tests.store.terms_caller import TermsCaller, terms
+from tests.control.test_looking import API, ONE, TENANT, of
+from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
-from tests.web.test_changes import CHANGE, copied
-
-
-def api(app: Any) -> LimitControl:
-    return ThrottleControl(app).limit("api")
+from tests.web.test_changes import CHANGE, api, copied
 
 
 def buttons(answer: Any) -> list[str]:
@@ -51,7 +46,7 @@ def test_limit_that_is_held_back_offers_the_end_of_that_first(page: Site, worker
 
 
 def test_drop_is_offered_last_and_only_where_tasks_wait(page: Site, worker: TermsCaller) -> None:
-    worker.put("t", terms(API).same)
+    worker.put("t", ONE)
     assert buttons(page.get("limit?name=api"))[-1] == "drop"
 
 
@@ -88,6 +83,6 @@ def test_change_lasts_two_hours_unless_something_else_is_chosen(page: Site, app:
 @pytest.mark.parametrize("path", [f"{CHANGE}&change=drop", f"{CHANGE}&change=disable", "task/drop?id=t"])
 def test_first_button_of_a_form_changes_nothing(page: Site, worker: TermsCaller, path: str) -> None:
     """A browser takes the first one when the user presses Enter in a field."""
-    worker.put("t", terms(API).same)
+    worker.put("t", ONE)
     form = page.get(path).text.partition('<form method="post"')[2].partition("</form>")[0]
     assert 'formmethod="get"' in re.findall(r"<button[^>]*>", form)[0]
