@@ -21,6 +21,8 @@ from tests.store.lock_caller import LockCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
 
+#: ``run("status", "--json")``.
+Run = Callable[..., Ended]
 FROZEN = "celery@w2/17/bbbbbbbb"
 
 
@@ -57,8 +59,7 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 
 
 @pytest.fixture
-def run(app: Any) -> Callable[..., Ended]:
-    """``run("status", "--json")``."""
+def run(app: Any) -> Run:
     return lambda *args: run_in(app, *args)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import logging
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.store.audit import Change
+from tests.control.conftest import Run
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
-from tests.support.shell import Ended, Shell
+from tests.support.shell import Shell
 from tests.support.waiting import until
-
-Run = Callable[..., Ended]
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +14,11 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.identity_locks import Locked, LockStatus
-from tests.control.test_looking import API, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 ENDS = {"set": "reset", "pause": "resume", "disable": "enable"}
 WHAT = {"set": "override", "pause": "paused", "disable": "disabled"}
@@ -72,7 +69,7 @@ def test_one_key(app: Any, run: Run, change: str) -> None:
 
 def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller) -> None:
     for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     assert started(worker.look(4)) == ()
     assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
     assert started(worker.look(4)) == ("t2",)
@@ -123,10 +120,8 @@ def test_no_durations(text: str) -> None:
 
 
 def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
-    limited = worker.arrive("t1", terms(API).same)
-    assert limited
-    worker.send_back(limited, 3600.0)
-    worker.arrive("t2", terms(API).same)
+    worker.send_back(worker.take("t1", API), 3600.0)
+    worker.arrive("t2", ONE)
     assert run("status").rows[1][-1].startswith("held back by t1 until ")
     assert started(worker.look(4)) == ()
     ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
@@ -147,9 +142,7 @@ def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> 
     limit.pause(why="goes on")
     limit.resume()
     for tenant in ("a", "b", "c"):
-        limited = worker.arrive(f"t{tenant}", of(tenant))
-        assert limited
-        worker.send_back(limited, 3600.0)
+        worker.send_back(worker.take(f"t{tenant}", of(tenant)), 3600.0)
     assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
     assert started(worker.look(4)) == ("ta",)
     ThrottleControl(app).limit("tenant", key="c").pause()

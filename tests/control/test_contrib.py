@@ -12,10 +12,10 @@ import pytest
 from celery_throttle import ThrottleControl
 from celery_throttle.control.metrics import described
 from tests.control.conftest import make_app
-from tests.control.test_looking import API
+from tests.control.test_looking import ONE
 from tests.control.test_metrics import read
 from tests.store.cost import commands
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
-ONE = terms(API).same
 NAMES = {each.name for each in described()}
 
 

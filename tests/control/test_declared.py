@@ -11,9 +11,9 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.findings import Finding
 from celery_throttle.control.report import diagnose
 from celery_throttle.store.scripts import execute
-from tests.control.test_looking import API
+from tests.control.test_looking import API, ONE
 from tests.store.peek import KEY, be_away, peek
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
@@ -80,7 +80,7 @@ def test_worker_that_is_lost_does_not_count(app: Any, redis: Redis) -> None:
 def test_full_worker_that_only_renews_counts(app: Any, redis: Redis) -> None:
     """It makes no call for parked tasks as long as it has no free slot."""
     busy = started(redis, "w1/1/aa", Limit("api", 8))
-    run = busy.take("held", terms(API).same)
+    run = busy.take("held", ONE)
     be_away(redis)
     busy.renew(run)
     started(redis, "w2/1/bb", API)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +15,13 @@ from celery_throttle.control import checks
 from celery_throttle.control.report import Diagnosis, diagnose
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
 from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, names
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import ONE, names
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.shell import Ended
 from tests.support.workers import ROOT
-
-Run = Callable[..., Ended]
 
 REDIS_PAGE = (ROOT / "docs" / "howto" / "redis.md").read_text()
 #: The rights of the store's user in the docs, for this prefix.
@@ -186,7 +183,7 @@ def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, s
 
 
 def test_doctor_finds_unreadable_records(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.put("spoilt", terms(API).same)
+    worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
     (finding,) = [each for each in diagnose(app).findings if each.kind == "set-aside"]
@@ -199,8 +196,8 @@ def test_doctor_leaves_what_runs_and_waits_to_the_report(
 ) -> None:
     """So it asks no worker."""
     monkeypatch.setattr(checks, "consumed", lambda app: pytest.fail("asked"))
-    worker.arrive("lost", terms(API).same)
-    worker.put("waits", terms(API).same)
+    worker.arrive("lost", ONE)
+    worker.put("waits", ONE)
     expire(redis, "lost")
     ThrottleControl(app).limit("api").pause()
     assert found(app) == []

@@ -20,19 +20,16 @@ from celery_throttle.core.policy import Needs
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.parcel import pack
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import API, ONE, of
 from tests.store.caller import message_of
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import peek
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.ports import free_port
-from tests.support.shell import Ended, Shell
+from tests.support.shell import Shell
 from tests.support.waiting import until
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 ARGS, KWARGS = ("é", 1), {"text": "x" * 2000}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +9,10 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.core.wording import at
-from tests.control.test_looking import API, of, park
+from tests.control.conftest import Run
+from tests.control.test_looking import ONE, of, park
 from tests.store.peek import peek
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
+from tests.store.terms_caller import TermsCaller
 
 
 @pytest.fixture
@@ -23,9 +20,9 @@ def waiting(worker: TermsCaller) -> None:
     """Three wait for a limit, and two for each of two keys."""
     for number in range(5):
         if number < 2:
-            worker.arrive(f"t{number}", terms(API).same)
+            worker.arrive(f"t{number}", ONE)
         else:
-            park(worker, f"t{number}", terms(API).same)
+            park(worker, f"t{number}", ONE)
     for tenant in ("acme", "zeta"):
         worker.arrive(f"{tenant}0", of(tenant))
         for number in (1, 2):

@@ -14,17 +14,14 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity, forecast
 from celery_throttle.control.forecast import Bound, Forecast
 from celery_throttle.core.naming import outside_queue
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, TENANT, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 BOTH = terms(API, TENANT)
 DRAINS = "more run than may then: none starts in their place until they have ended."
 
@@ -117,9 +114,7 @@ def test_forecast_with_overrides(
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", ONE)
-    assert run
-    worker.send_back(run, 60)
+    worker.send_back(worker.take("t", ONE), 60)
     assert [(each.kind, each.why) for each in said(app, 9).bounds] == [("held-back", "limit api is held back")]
 
 

@@ -9,10 +9,10 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from tests.control.conftest import Run
 from tests.control.hours import tell_counts
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant_id")
 ONE = terms(API).same
@@ -34,7 +34,7 @@ def line_of(worker: TermsCaller, count: int) -> None:
         worker.arrive(f"t{number}", ONE)
 
 
-def test_the_last_hour(run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller) -> None:
+def test_the_last_hour(run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     line_of(worker, 3)
     count(at_once=6, ended=4, failed=1, run_time=6000, sent_back=2)
     said = run("history", "api")
@@ -67,20 +67,20 @@ def test_it_prints_as_one_line(app: Any, count: Callable[..., None]) -> None:
     assert line.endswith(", 95% within 1.3 s")
 
 
-def test_the_last_day(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+def test_the_last_day(run: Run, count: Callable[..., None]) -> None:
     count(at_once=6)
     said = run("history", "api", "--day")
     assert said.lines[0].split()[1:5] == ["EACH", "QUARTER", "OF", "AN"]
     assert len(said.rows[1][1]) == 96
 
 
-def test_nothing_was_counted(run: Callable[..., Ended], worker: TermsCaller) -> None:
+def test_nothing_was_counted(run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     assert run("history", "api").lines == ["Nothing was counted."]
     assert run("history", "nope").code == 1
 
 
-def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+def test_as_json(run: Run, count: Callable[..., None]) -> None:
     count(at_once=6, run_time=1500, ended=1)
     said = run("history", "api", "--json").json
     assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
@@ -89,7 +89,7 @@ def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
 
 
 def test_of_many_limits_in_short(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller, redis: Redis
+    app: Any, run: Run, count: Callable[..., None], worker: TermsCaller, redis: Redis
 ) -> None:
     throttle, many = ThrottleControl(app), [Limit(f"limit-{number}", 1) for number in range(98)]
     worker.declare(API, TENANT, *many)
@@ -128,9 +128,7 @@ def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:
 # -- how long it takes -------------------------------------------------------------------------------------------------
 
 
-def test_when_its_turn_comes(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
-) -> None:
+def test_when_its_turn_comes(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     throttle = ThrottleControl(app)
     line_of(worker, 30)
     assert throttle.explain("t4").starts_in is None, "nothing has started"
@@ -147,9 +145,7 @@ def test_when_its_turn_comes(
     assert throttle.explain("t31").starts_in is None
 
 
-def test_of_a_key_it_is_not_known(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
-) -> None:
+def test_of_a_key_it_is_not_known(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     needs = terms(TENANT).needs({"keys": {"tenant": "acme"}})
     for number in range(3):
         worker.arrive(f"t{number}", needs)

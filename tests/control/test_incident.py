@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,15 +14,12 @@ from celery_throttle.control.metrics import measured
 from celery_throttle.control.report import diagnose
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web.overview import overview
-from tests.control.conftest import make_app, run_in
+from tests.control.conftest import Run, make_app, run_in
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
-
-Run = Callable[..., Ended]
 
 
 @pytest.mark.parametrize("paused_keys", [51, 100])

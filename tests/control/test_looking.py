@@ -25,15 +25,13 @@ from celery_throttle.store.holders import Holder
 from celery_throttle.store.limit_status import LimitStatus
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.parked_tasks import Parked
-from tests.control.conftest import make_app, run_in
+from tests.control.conftest import Run, make_app, run_in
 from tests.store.caller import LEASE
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 API, MAIL, TENANT = Limit("api", 2), Limit("mail", rate="1/h"), Limit("tenant", 1, key="tenant")
+ONE = terms(API).same
 #: Steers a terminal; JSON has it as it is.
 STEERS = "two\nlines\r\x07 ünï"
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "call"}, properties={}, content_type="application/json"))
@@ -56,7 +54,7 @@ def names(of: type[Any]) -> set[str]:
 
 def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
     for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     worker.arrive("mail", terms(MAIL).same)
     worker.arrive("a0", of("acme"))
     ended = run("status")
@@ -71,7 +69,7 @@ def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
 
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     ThrottleControl(app).limit("api").override(5, until=3600, by="ana", why=STEERS)
     (status,) = ThrottleControl(app).status()
     (row,) = run("status", "--json").json
@@ -113,7 +111,7 @@ def test_omitted_rows_are_reported(run: Run, worker: TermsCaller) -> None:
 def test_status_shows_overrides(
     app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str
 ) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     say(ThrottleControl(app).limit("api"))
     assert run("status").rows[1][3:] == [state]
 
@@ -147,9 +145,9 @@ def test_how_long_something_takes(seconds: float, text: str) -> None:
 
 def test_status_shows_holders_and_parked_tasks(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
     for task in ("one", "two"):
-        worker.arrive(task, terms(API).same)
+        worker.arrive(task, ONE)
     for task in ("three", "four"):
-        park(worker, task, terms(API).same)
+        park(worker, task, ONE)
     expire(redis, "two")
     ended = run("show", "api")
     assert (ended.code, ended.err) == (0, "")
@@ -171,7 +169,7 @@ def test_status_shows_holders_and_parked_tasks(app: Any, run: Run, worker: Terms
 def test_which_tasks_hold(run: Run, worker: TermsCaller) -> None:
     """Two may share a limit; tasks that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
-        assert worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)]).asked == (1,)
+        assert worker.exchange(asked=[worker.arrival(task, ONE)._replace(code=code)]).asked == (1,)
     holders = run("show", "api").out.strip("\n").split("\n\n")[1].split("\n")
     rows = {line.split()[0]: line for line in holders}
     assert rows["TASK"].split()[:3] == ["TASK", "NAME", "HOLDS"]
@@ -194,8 +192,8 @@ def both(app: Any, worker: TermsCaller) -> Any:
     needs = terms(tenant, api).needs({"keys": {"tenant": "acme"}})
     assert worker.arrive("t0", needs)
     park(worker, "t1", needs)
-    assert worker.arrive("alone", terms(API).same)
-    park(worker, "t2", terms(API).same)
+    assert worker.arrive("alone", ONE)
+    park(worker, "t2", ONE)
     return task
 
 
@@ -215,7 +213,7 @@ def test_show_a_task_lists_all_its_limits(run: Run, both: Any) -> None:
 
 
 def test_a_task_of_one_limit_is_shown_as_that(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     assert run("show", "call").out == run("show", "api").out
     assert run("history", "call").out == run("history", "api").out
 
@@ -239,7 +237,7 @@ def test_history_and_audit_of_a_task(app: Any, run: Run, both: Any) -> None:
 
 def test_show_as_json(run: Run, worker: TermsCaller) -> None:
     worker.arrive("one", terms(API, cost=2).same)
-    park(worker, "two", terms(API).same)
+    park(worker, "two", ONE)
     shown = run("show", "api", "--json").json
     assert shown.keys() == {"status", "holders", "parked"}
     (status,), (holder,), (parked,) = shown["status"], shown["holders"], shown["parked"]
@@ -281,7 +279,7 @@ def test_show_without_holders_and_parked_tasks(run: Run) -> None:
 
 def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
     for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     out = run("show", "api", "--most", "2").out
     assert out.count("These are the first 2; --most has more.") == 2
     assert ("t3" in out, "t4" in out) == (True, False)
@@ -292,7 +290,7 @@ def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
 
 def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
     for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     ended = run("explain", "t3")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == f"{ThrottleControl(app).explain('t3')}\n"
@@ -312,7 +310,7 @@ def test_explain_of_an_unknown_task(run: Run) -> None:
 
 
 def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("a", terms(API).same)
+    worker.arrive("a", ONE)
     for task in ("b", "c"):
         worker.arrive(task, terms(Limit("zoo", 1)).same)
     ended = run("top", "--times", "1")
@@ -336,7 +334,7 @@ def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch:
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
-        worker.arrive(f"t{len(waited)}", terms(API).same)
+        worker.arrive(f"t{len(waited)}", ONE)
 
     monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     worker.know(API)

@@ -23,18 +23,14 @@ from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import MAIL, ONE, TENANT, names, of
 from tests.store.caller import KEYS
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 from tests.support.workers import ROOT
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL | COUNTERS | ERRORS | WAIT
 KINDS = dict.fromkeys(COUNTERS | ERRORS, "counter") | dict.fromkeys(WAIT, "histogram")
 #: As Prometheus' format has it: a name, labels whose values have \\, \" and \n escaped, a number.
@@ -145,8 +141,7 @@ def test_the_rates_that_hold(app: Any, worker: TermsCaller) -> None:
 
 
 def test_a_hold_and_a_rate(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", terms(Limit("mail", rate="1/h")).same)
-    assert run
+    run = worker.take("t", MAIL)
     assert 3000 < of_limit(app, "mail")["next_start_seconds"] <= 3600
     assert "permits" not in of_limit(app, "mail")
     worker.send_back(run, 60)

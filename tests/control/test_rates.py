@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +11,12 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.signals import limit_changed
 from celery_throttle.store.limit_status import RateStatus
+from tests.control.conftest import Run
 from tests.control.test_looking import API, of
 from tests.store.caller import started
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
-
-Run = Callable[..., Ended]
 
 MAIL = Limit("mail", rate="60/h", burst=2)
 BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])

@@ -10,10 +10,10 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
+from tests.control.conftest import Run
 from tests.store.caller import started
 from tests.store.peek import KEY, check, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 API = Limit("api", 2)
 ONE = terms(API).same
@@ -31,7 +31,7 @@ def fill(worker: TermsCaller) -> None:
         worker.arrive(task, ONE)
 
 
-def test_healthy_store_has_no_findings(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
+def test_healthy_store_has_no_findings(worker: TermsCaller, run: Run, redis: Redis) -> None:
     fill(worker)
     before = content(redis)
     for words in (["doctor", "--repair"], ["doctor", "--repair", "--yes"]):
@@ -63,7 +63,7 @@ SPOILED = [
 
 @pytest.mark.parametrize(("key", "field", "garbage"), SPOILED)
 def test_a_field_is_named_first_and_repaired_with_yes(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, key: str, field: str, garbage: bytes
+    worker: TermsCaller, run: Run, redis: Redis, key: str, field: str, garbage: bytes
 ) -> None:
     fill(worker)
     redis.hset(KEY[key], field, garbage)
@@ -78,7 +78,7 @@ def test_a_field_is_named_first_and_repaired_with_yes(
     assert redis.hget(KEY[key], field) != garbage
 
 
-def repair(run: Callable[..., Ended], redis: Redis, said: str) -> None:
+def repair(run: Run, redis: Redis, said: str) -> None:
     """Repair the store: this line is there first, and nothing is wrong after it."""
     ended = run("doctor", "--repair")
     assert ended.code == 1
@@ -91,7 +91,7 @@ def repair(run: Callable[..., Ended], redis: Redis, said: str) -> None:
 @pytest.mark.parametrize("garbage", [b"x", b"9", None])
 @pytest.mark.parametrize("what", ["used", "waiting", "keys"])
 def test_the_sums_of_keys_are_added_up_again(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, what: str, garbage: bytes | None
+    worker: TermsCaller, run: Run, redis: Redis, what: str, garbage: bytes | None
 ) -> None:
     for task, key in (("t1", "a"), ("t2", "a"), ("t3", "b")):
         worker.arrive(task, terms(Limit("tenant", 1, key="id")).needs({"keys": {"tenant": key}}))
@@ -118,7 +118,7 @@ def pass_over_for_ever(redis: Redis, lane: str) -> None:
     ids=["cannot be read", "is listed nowhere", "is passed over for ever"],
 )
 def test_lane_is_in_turn_again_if_it(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, spoil: Callable[[Redis, str], object], said: str
+    worker: TermsCaller, run: Run, redis: Redis, spoil: Callable[[Redis, str], object], said: str
 ) -> None:
     fill(worker)
     (lane,) = peek(redis).lanes
@@ -127,9 +127,7 @@ def test_lane_is_in_turn_again_if_it(
     assert not peek(redis).passed
 
 
-def test_a_lane_that_cannot_be_read_is_listed_once(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
-) -> None:
+def test_a_lane_that_cannot_be_read_is_listed_once(worker: TermsCaller, run: Run, redis: Redis) -> None:
     """By its turn, which is no order of arrival, at the second of its limits; it begins again at the first."""
     fair = Limit("fair", 1, fair_by="who")
     turn, both = (terms(*limits).needs({"fair": ["a", 1]}) for limits in ((fair,), (Limit("own", 1), fair)))
@@ -144,9 +142,7 @@ def test_a_lane_that_cannot_be_read_is_listed_once(
 
 
 @pytest.mark.parametrize("index", ["lines", "heads", "oldest"])
-def test_a_member_that_is_out_of_order_is_named(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str
-) -> None:
+def test_a_member_that_is_out_of_order_is_named(worker: TermsCaller, run: Run, redis: Redis, index: str) -> None:
     fill(worker)
     last: Any = redis.zrange(KEY[index], -1, -1)
     redis.zadd(KEY[index], {last[0]: -1})
@@ -156,7 +152,7 @@ def test_a_member_that_is_out_of_order_is_named(
 
 
 @pytest.mark.parametrize("index", ["heads", "lines", "leases"])
-def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str) -> None:
+def test_an_index_is_made_again(worker: TermsCaller, run: Run, redis: Redis, index: str) -> None:
     fill(worker)
     members: Any = redis.zrange(KEY[index], 0, -1)
     for member in members:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,20 +18,18 @@ from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
-from tests.control.test_looking import API, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, names, of
 from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended, Shell
+from tests.support.shell import Shell
 from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
 HOUR = 3600.0
-ONE = terms(API).same
 
 
 def held_since(redis: Redis, task: str, ago: float) -> None:
@@ -198,9 +195,7 @@ def test_a_command_about_names_that_look_like_options() -> None:
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", ONE)
-    assert run
-    worker.send_back(run, 3600)
+    worker.send_back(worker.take("t", ONE), 3600)
     assert kinds(app) == ["held-back"]
     worker.put("t2", ONE, age=HOUR)
     assert kinds(app) == ["held-back"]  # the task that was sent back goes first, and has just come

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,21 +21,17 @@ from celery_throttle.control import runnable
 from celery_throttle.control.runnable import Runnable
 from celery_throttle.core.naming import outside_queue
 from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import API, ONE, TENANT, names, of
 from tests.control.test_metrics import read
 from tests.store.caller import started
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 BOTH = terms(API, TENANT)
 
 

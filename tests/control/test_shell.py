@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_throttle import Limit, __version__
 from celery_throttle.control.cli.group import throttle
-from tests.control.test_looking import API
+from tests.control.test_looking import API, ONE
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Shell
 from tests.support.workers import ROOT
@@ -63,7 +63,7 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 
 
 def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller) -> None:
-    of_features.arrive("t", terms(API).same)
+    of_features.arrive("t", ONE)
     others = {
         *("causes", "checks", "leases", "drain", "explaining", "exposition", "forecast", "metrics"),
         *("removal", "report", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
@@ -101,7 +101,7 @@ def test_a_command_that_does_not_exist(shell: Shell) -> None:
 
 
 def test_it_is_fine(shell: Shell, of_features: TermsCaller) -> None:
-    of_features.arrive("t", terms(API).same)
+    of_features.arrive("t", ONE)
     ended = shell.run(*FEATURES, "throttle", "status")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines == ["LIMIT    HELD  PARKED", "api    1 of 2       0"]

@@ -13,15 +13,12 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttle
 from celery_throttle.control.outcomes import Outcome
 from celery_throttle.control.what_if import Simulation
 from celery_throttle.core.history import SLOT, Place, place_of
-from tests.control.conftest import run_in
+from tests.control.conftest import Run, run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.test_looking import API, ONE, TENANT, names, of
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
-Run = Callable[..., Ended]
 Count = Callable[..., None]
-ONE = terms(API).same
 EIGHT = Limit("api", 8)
 
 

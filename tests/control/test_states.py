@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control import rows as rows_module
 from celery_throttle.core.policy import Needs
+from tests.control.conftest import Run
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import API, GPU, TENANT, incident
 from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)

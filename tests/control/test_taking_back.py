@@ -14,18 +14,15 @@ from celery_throttle.control import capacity
 from celery_throttle.control.forecast import Forecast
 from celery_throttle.control.queues import Slots
 from celery_throttle.core.wording import often
+from tests.control.conftest import Run
 from tests.control.hours import tell_counts
 from tests.control.test_forecast import DRAINS, LIMITS, all_started, arrive_by_chance
-from tests.control.test_looking import API, TENANT, of
+from tests.control.test_looking import API, ONE, TENANT, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-hold": "release_hold"}
 
 
@@ -103,9 +100,7 @@ def test_reset_of_a_rate_that_the_code_has_not(app: Any, worker: TermsCaller) ->
 
 
 def test_release_hold(app: Any, run: Run, worker: TermsCaller) -> None:
-    held = worker.arrive("t", ONE)
-    assert held
-    worker.send_back(held, 60)
+    worker.send_back(worker.take("t", ONE), 60)
     put(worker, 3)
     ended = run("release-hold", "api", "--dry-run", "--json").json
     assert (ended["starts"], ended["after"], ended["changes"]) == (2, "release-hold", True)

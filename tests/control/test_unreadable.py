@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -18,9 +17,9 @@ from celery_throttle.control.reader import readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.web import asgi
+from tests.control.conftest import Run
 from tests.store.peek import _SETS, KEY
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 ONE = terms(Limit("api", 1)).same
 COMMANDS = ["status", "show api", "explain t1", "explain t2", "report", "doctor", "locks", "audit", "metrics", "drain"]
@@ -49,7 +48,7 @@ def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_commands_answer(run: Callable[..., Ended]) -> None:
+def test_commands_answer(run: Run) -> None:
     for command in COMMANDS:
         ended = run(*command.split())  # which raises any error of a command
         assert ended.code in (0, 1), (command, ended.err)
@@ -73,7 +72,7 @@ def test_pages_answer(app: Any) -> None:
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_set_aside_records_are_reported(app: Any, run: Callable[..., Ended]) -> None:
+def test_set_aside_records_are_reported(app: Any, run: Run) -> None:
     ThrottleControl(app).repair()
     found = ThrottleControl(app).set_aside(most=1000)
     assert {(each.key, each.field) for each in found} >= {("limits", "api"), ("records", "t1")}
@@ -81,9 +80,7 @@ def test_set_aside_records_are_reported(app: Any, run: Callable[..., Ended]) -> 
     assert run("doctor").code == 1
 
 
-def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
-    app: Any, worker: TermsCaller, run: Callable[..., Ended]
-) -> None:
+def test_a_reply_that_no_reader_can_read_is_the_stores_affair(app: Any, worker: TermsCaller, run: Run) -> None:
     """For each cause: one line, and the exit code for it."""
     worker.arrive("t1", ONE)
     with pytest.MonkeyPatch.context() as patch:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.group import throttle
-from tests.control.conftest import run_in
+from tests.control.conftest import Run, run_in
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended, Shell
-
-Run = Callable[..., Ended]
+from tests.support.shell import Shell
 
 #: Arguments that only Python takes.
 PYTHON = re.compile(r"\bthrottle\.\w+\(|\b\w+=(?!\[|\d)|\bwrite \w+\(|\w\(\)")

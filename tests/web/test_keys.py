@@ -12,7 +12,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from tests.control.test_looking import TENANT, of
 from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
-from tests.web.test_pages import text
+from tests.web.test_pages import many, text
 
 LIMIT = "limit?name=tenant"
 
@@ -29,15 +29,6 @@ def wait(worker: TermsCaller, **lines: int) -> None:
     for key, count in lines.items():
         for number in range(count):
             worker.put(f"{key} {number}", of(key))
-
-
-def many(worker: TermsCaller, count: int) -> list[str]:
-    names = [f"k{number:04}" for number in range(count)]
-    for first in range(0, count, 100):
-        asked = [worker.arrival(f"t{name}", of(name)) for name in names[first : first + 100]]
-        worker.exchange(asked=asked)
-    worker.know(TENANT)
-    return names
 
 
 def test_keys_stand_below_holders_and_parked_tasks(page: Site, worker: TermsCaller) -> None:

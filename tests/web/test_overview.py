@@ -13,7 +13,7 @@ from celery_throttle import Limit
 from celery_throttle.store.history import LastHour
 from celery_throttle.web.charts import SPARK_HEIGHT, spark
 from tests.control.hours import tell_counts
-from tests.control.test_looking import API, TENANT
+from tests.control.test_looking import API, ONE, TENANT
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
@@ -80,7 +80,7 @@ def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Ca
 
 def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
     """Also beside more lines than a page can look at one by one."""
-    worker.put("late", terms(API).same, age=7200)
+    worker.put("late", ONE, age=7200)
     for number in range(120):
         for _ in range(2):
             worker.put(f"{number} {_}", terms(TENANT).needs({"keys": {"tenant": str(number)}}))

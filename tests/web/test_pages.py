@@ -16,7 +16,7 @@ from celery_throttle.core.task_codes import code_of
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, MAIL, of, park
+from tests.control.test_looking import API, MAIL, ONE, TENANT, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import Site, visited
@@ -48,12 +48,22 @@ def rows(answer: Any) -> list[str]:
     return [re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", each))).strip() for each in found]
 
 
+def many(worker: TermsCaller, count: int) -> list[str]:
+    """Have a task of each of so many keys hold its permit; return the keys."""
+    names = [f"k{number:04}" for number in range(count)]
+    for first in range(0, count, 100):
+        asked = [worker.arrival(f"t{name}", of(name)) for name in names[first : first + 100]]
+        worker.exchange(asked=asked)
+    worker.know(TENANT)
+    return names
+
+
 # -- overview ----------------------------------------------------------------------------------------------------------
 
 
 def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     worker.arrive("mail", terms(MAIL).same)
     for tenant, count in (("acme", 3), ("other", 1)):
         for number in range(count):
@@ -124,9 +134,9 @@ def test_nothing_to_see(page: Site) -> None:
 def test_one_limit(page: Site, worker: TermsCaller) -> None:
     """Two tasks may share it; those that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
-        worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)])
+        worker.exchange(asked=[worker.arrival(task, ONE)._replace(code=code)])
     for task in ("three", "four"):
-        park(worker, task, terms(API).same)
+        park(worker, task, ONE)
     answer = page.get("limit?name=api")
     assert "Held 2 of 2 Parked 2 In the code 2 permits full" in text(answer)
     found = rows(answer)
@@ -146,11 +156,7 @@ def test_hidden_rows_are_counted(page: Site, worker: TermsCaller) -> None:
 
 
 def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
-    tenant = Limit("tenant", 1, key="tenant_id")
-    for first in range(0, 5000, 100):
-        asked = [worker.arrival(f"t{number}", of(f"k{number}")) for number in range(first, first + 100)]
-        worker.exchange(asked=asked)
-    worker.know(tenant)
+    many(worker, 5000)
     worker.arrive("waits", of("k4321"))
     answer = page.get("limit?name=tenant")
     assert (
@@ -196,7 +202,7 @@ def test_missing_parameter_is_named(page: Site, path: str) -> None:
 
 def test_why_a_task_waits(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(4):
-        park(worker, f"t{number}", terms(API).same) if number > 1 else worker.arrive(f"t{number}", terms(API).same)
+        park(worker, f"t{number}", ONE) if number > 1 else worker.arrive(f"t{number}", ONE)
     shown = text(page.get("task?id=t3"))
     assert "parked, place 2 in the line of api" in shown
     for reason in ThrottleControl(app).explain("t3").reasons:
@@ -215,7 +221,7 @@ def test_locks_and_audit(page: Site, app: Any, worker: TermsCaller) -> None:
 
 def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) -> None:
     ThrottleControl(app).limit("api").pause(by="bob")
-    park(worker, "t", terms(API).same)
+    park(worker, "t", ONE)
     shown = text(page.get("report"))
     assert "Limit api is paused: 1 task waits" in shown
     assert "celery -A shop throttle resume api" in shown
@@ -224,7 +230,7 @@ def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) ->
 
 def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     ThrottleControl(app).limit("api").pause(by="bob", until=3600)
     for path, args in (
         ("limits", ["status"]),
@@ -263,7 +269,7 @@ def test_the_live_part_is_sent_once(page: Site, app: Any, worker: TermsCaller) -
 def test_a_wait_that_goes_on_is_no_change(page: Site, worker: TermsCaller) -> None:
     """The script lets it go on; else every answer would be a new one where a task waits."""
     for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     first = page.get("?part=live")
     assert re.search(r"<time [^>]*>[\d.]+ s</time>", first.text)
     assert page.get("?part=live", headers={"If-None-Match": first.headers["etag"]}).status_code == 304

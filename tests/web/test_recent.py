@@ -15,9 +15,9 @@ from redis import Redis
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.web import asgi
 from celery_throttle.web.recent import Recent
-from tests.control.test_looking import API
+from tests.control.test_looking import API, ONE
 from tests.store.cost import commands
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.waiting import until
 from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
 from tests.web.test_pages import rows
@@ -170,7 +170,7 @@ def test_many_viewers_cost_the_store_as_much_as_one(
 
 def test_a_change_by_this_process_is_seen_at_once(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
 
     def seen() -> str:
         return rows(page.get(""))[1]
@@ -205,7 +205,7 @@ class Workers:
 def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
     """The workers that a report asks, since a task is parked."""
     for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     workers = Workers()
     monkeypatch.setattr("celery_throttle.control.checks.consumed", workers.consumed)
     return workers
@@ -249,5 +249,5 @@ def test_a_change_by_others_is_seen_soon(page: Site, worker: TermsCaller) -> Non
     worker.know(API)
     assert waiting(rows(page.get(""))[1]) == 0
     for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+        worker.arrive(f"t{number}", ONE)
     until(lambda: waiting(rows(page.get(""))[1]) == 3, timeout=3)

@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.web.serving import root_of
-from tests.control.test_looking import API, park
-from tests.store.terms_caller import TermsCaller, terms
+from tests.control.test_looking import API, ONE, park
+from tests.store.terms_caller import TermsCaller
 from tests.support.shell import Shell
 from tests.web.conftest import BEARER, SAME, TOKEN, own_server, served
 from tests.web.test_command import served_by_command
@@ -50,7 +50,7 @@ def proxy(behind: str, *, strips: bool) -> Any:
 @pytest.fixture(params=[True, False], ids=["stripped", "passed on"])
 def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Iterator[httpx.Client]:
     worker.know(API)
-    park(worker, "t", terms(API).same)
+    park(worker, "t", ONE)
     app.tasks["charge"].apply_async((17, 5))
     page = own_server(app, token=TOKEN, root_path=PREFIX)
     with (

@@ -15,8 +15,8 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.parcel import pack
 from celery_throttle.web import asgi
 from tests.control.conftest import run_in
-from tests.control.test_looking import API
-from tests.store.terms_caller import TermsCaller, terms
+from tests.control.test_looking import ONE
+from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import TOKEN, Site, own_server, visited
 from tests.web.test_pages import HOSTILE, text
 
@@ -35,8 +35,8 @@ def message(**headers: object) -> bytes:
 
 def park(worker: TermsCaller, task: str = "t", **headers: object) -> Arrival:
     """Park a task of the limit ``api``, which is full from then on; return the holder of its permit."""
-    held = [worker.arrive(each, terms(API).same) for each in ("one", "two")]
-    worker.put(task, terms(API).same, message=message(**headers))
+    held = [worker.arrive(each, ONE) for each in ("one", "two")]
+    worker.put(task, ONE, message=message(**headers))
     assert held[0]
     return held[0]
 
@@ -53,7 +53,7 @@ def test_parked_task_has_its_arguments_and_its_eta(page: Site, worker: TermsCall
 
 
 def test_running_task_has_its_worker_as_a_link(page: Site, worker: TermsCaller) -> None:
-    worker.arrive("one", terms(API).same)
+    worker.arrive("one", ONE)
     answer = page.get("task?id=one")
     (there,) = re.findall(r'<dt>Worker</dt><dd><a href="([^"]*)">aaaaaaaa</a></dd>', answer.text)
     path, _, fragment = html.unescape(there).lstrip("/").partition("#")
@@ -79,7 +79,7 @@ def test_permit_outside_of_tasks_has_no_arguments(page: Site, app: Any) -> None:
 
 
 def test_lists_link_to_the_workers_that_run_tasks(page: Site, worker: TermsCaller) -> None:
-    worker.arrive("one", terms(API).same)
+    worker.arrive("one", ONE)
     assert '<a href="/workers#worker-aaaaaaaa">aaaaaaaa</a>' in page.get("limit?name=api").text
 
 
@@ -180,10 +180,10 @@ class Bomb:
 
 def test_pickled_body_is_never_read(page: Site, worker: TermsCaller) -> None:
     for each in ("one", "two"):
-        worker.arrive(each, terms(API).same)
+        worker.arrive(each, ONE)
     about: Any = {"task": "call", "argsrepr": "(<Bomb>,)", "kwargsrepr": "{}"}
     kind = {"content_type": "application/x-python-serialize", "content_encoding": "binary"}
     body: Any = pickle.dumps(([Bomb()], {}, {}))
     parcel = pack(Message(body, headers=about, properties={}, **kind))
-    worker.put("t", terms(API).same, message=parcel)
+    worker.put("t", ONE, message=parcel)
     assert "Arguments (<Bomb>,)" in text(page.get("task?id=t"))
