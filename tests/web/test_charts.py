@@ -49,8 +49,11 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
 def test_a_chart_has_times_and_a_value_for_each_period(page: Site, count: Callable[..., None]) -> None:
     """Also on touch screens, and of periods without a bar."""
     count()
-    for path, periods, minutes in (("limit?name=api", 60, 60), ("limit?name=api&day=1", 96, 24 * 60)):
-        drawn = charts(page.get(path))["Started"]
+    for more, time, periods, minutes in (("", "hour", 60, 60), ("&day=1", "day", 96, 24 * 60)):
+        answer = page.get(f"limit?name=api{more}")
+        assert f">The last {time}</h2>" in answer.text
+        drawn = charts(answer)["Started"]
+        assert f'viewBox="0 0 {periods} ' in drawn
         (axis,) = re.findall(r'<p class="axis">(.*?)</p>', drawn)
         begin, middle, end = re.findall(r"<span>(\d\d:\d\d)(?: UTC)?</span>", axis)
         apart = [(_minute(later) - _minute(earlier)) % (24 * 60) for earlier, later in ((begin, middle), (middle, end))]
@@ -76,13 +79,6 @@ def test_when_each_task_in_line_starts(page: Site, worker: TermsCaller) -> None:
     tell_counts(worker, API, at_once=10, ended=8, run_time=16_000)
     found = re.findall(r'data-label="Starts in about" class="right">(.*?)</td>', page.get("limit?name=api").text)
     assert found == ["1.0 s", "2.0 s"]
-
-
-def test_the_last_day(page: Site, count: Callable[..., None]) -> None:
-    count()
-    answer = page.get("limit?name=api&day=1")
-    assert 'viewBox="0 0 96 ' in charts(answer)["Started"]
-    assert "The last day" in answer.text
 
 
 def test_changes_are_marked(page: Site, app: Any, count: Callable[..., None]) -> None:
