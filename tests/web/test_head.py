@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from celery_throttle import ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
@@ -14,7 +12,7 @@ from tests.control.conftest import make_app
 from tests.control.test_looking import API, ONE, park
 from tests.store.caller import KEYS
 from tests.store.terms_caller import TermsCaller
-from tests.web.conftest import TOKEN, Site, own_server, visited
+from tests.web.conftest import Site, visited
 from tests.web.test_pages import PAGES, text
 
 
@@ -60,14 +58,6 @@ def test_head_masks_the_password_of_the_store() -> None:
     assert answer.status_code == 503
     assert "127.0.0.1:1" in head(answer)
     assert "geheim" not in answer.text
-
-
-@pytest.mark.parametrize("path", ["", "limit?name=api", "page/nope"])
-def test_visitor_without_rights_does_not_see_the_store(app: Any, server: EmbeddedServer, path: str) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        answer = page.get(path)
-        assert answer.status_code == 401
-        assert server.url not in answer.text
 
 
 def test_alarms_of_the_last_report_stand_on_every_page(page: Site, app: Any, worker: TermsCaller) -> None:

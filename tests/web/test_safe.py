@@ -11,6 +11,7 @@ from httpx import Response
 from starlette.requests import Request
 
 from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi, tokens
 from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
@@ -53,13 +54,6 @@ def test_rights_of_each_visitor(app: Any, access: Any) -> None:
         assert not paused(app)
         assert page.post(PAUSE, FIELDS, **SAME, **{"X-Rights": "all"}).status_code == 303
         assert paused(app)
-
-
-def test_without_access_it_is_only_read(app: Any) -> None:
-    with visited(asgi(app)) as page:
-        assert page.get("").status_code == 200
-        assert page.post(PAUSE, FIELDS).status_code == 403
-    assert not paused(app)
 
 
 def test_a_word_that_is_no_right(app: Any) -> None:
@@ -203,9 +197,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_signing_in_by_post_begins_a_session(private: Site) -> None:
+def test_signing_in_by_post_begins_a_session(private: Site, server: EmbeddedServer) -> None:
     for path in GUARDED:
-        assert private.get(path).status_code == 401
+        answer = private.get(path)
+        assert (answer.status_code, server.url in answer.text) == (401, False), path
     assert private.get("page.css").status_code == 200
     form = private.get("limit?name=api&key=").text
     assert 'method="post" action="/sign-in?next=%2Flimit%3Fname%3Dapi%26key%3D"' in form
@@ -326,11 +321,6 @@ def test_a_token_that_is_sent_each_time(private: Site) -> None:
 )
 def test_signing_in_leads_to_no_other_host(private: Site, asked: str, goes_to: str) -> None:
     assert signed_in(private, next=asked).headers["location"] == goes_to
-
-
-def test_visitor_that_may_only_read(app: Any) -> None:
-    with visited(own_server(app, token=TOKEN, rights="read")) as page:
-        assert page.post(PAUSE, FIELDS, **BEARER).status_code == 403
 
 
 def test_without_a_token_only_this_machine_by_its_own_names(app: Any) -> None:

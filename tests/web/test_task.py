@@ -17,7 +17,7 @@ from celery_throttle.web import asgi
 from tests.control.conftest import run_in
 from tests.control.test_looking import ONE
 from tests.store.terms_caller import TermsCaller
-from tests.web.conftest import TOKEN, Site, own_server, visited
+from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
 from tests.web.test_pages import HOSTILE, text
 
 SECRET = "hunter2"
@@ -115,10 +115,12 @@ def test_rights_decide_about_arguments(app: Any, worker: TermsCaller, rights: An
     assert (ThrottleControl(app).limit("api").status().paused is not None) is changes
 
 
-def test_without_access_no_arguments_are_shown(app: Any, worker: TermsCaller) -> None:
+def test_without_access_it_is_only_read_without_arguments(app: Any, worker: TermsCaller) -> None:
     park(worker)
     with visited(asgi(app)) as page:
-        assert SECRET not in page.get("task?id=t").text
+        answer = page.get("task?id=t")
+        assert (answer.status_code, SECRET in answer.text) == (200, False)
+        assert page.post("task/drop?id=t").status_code == 403
 
 
 @pytest.mark.parametrize(("token", "rights", "sees"), [(None, "all", 0), (TOKEN, "all", 1), (TOKEN, "read", 0)])
@@ -132,6 +134,7 @@ def test_own_server_shows_arguments_only_with_the_token(
         answer = page.get("task?id=t", headers=headers)
         assert (answer.status_code, answer.text.count(SECRET)) == (200, sees)
         assert ("task/drop" in answer.text) is (rights == "all")
+        assert page.post("task/drop?id=t", None, **SAME, **headers).status_code == (303 if rights == "all" else 403)
 
 
 def test_json_and_the_command_have_no_arguments(page: Site, app: Any, worker: TermsCaller) -> None:
