@@ -18,7 +18,7 @@ from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
 from celery_throttle.core.policy import Needs
 from celery_throttle.core.task_codes import code_of
-from celery_throttle.core.wording import end_of, one_line
+from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.holders import Holder
@@ -114,15 +114,6 @@ def test_status_shows_overrides(
     worker.arrive("t", ONE)
     say(ThrottleControl(app).limit("api"))
     assert run("status").rows[1][3:] == [state]
-
-
-def test_status_shows_the_end_of_overrides(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause(until=3600, by="ana")
-    paused = ThrottleControl(app).limit("api").status().paused
-    assert paused
-    assert paused.until
-    assert run("status").rows[1][-1] == f"paused by ana until {end_of(paused.since, paused.until)}"
 
 
 def test_text_of_a_terminal() -> None:

@@ -112,10 +112,6 @@ def test_version_is_that_of_the_package(shell: Shell) -> None:
     assert (ended.code, ended.out) == (0, f"celery-fair-throttle {__version__}\n")
 
 
-def test_there_is_no_such_task(shell: Shell) -> None:
-    assert shell.run(*FEATURES, "throttle", "explain", "nope").code == 1
-
-
 @pytest.mark.parametrize("command", ["status", "report", "doctor", "set gpu 2", "top --times 1"])
 def test_the_store_cannot_be_reached(shell: Shell, command: str) -> None:
     ended = shell.run(*FEATURES, "throttle", *command.split(), env=NOWHERE)

@@ -76,12 +76,6 @@ def test_numbers_of_a_limit_are_those_of_all_its_keys(app: Any, run: Run, worker
     assert listed == ["LIMIT", "tenant", "LIMIT", "tenant[acme]", "tenant[zeta]"]
 
 
-def test_sums_are_those_of_all_keys_however_many(run: Run, redis: Redis) -> None:
-    made = incident(redis)
-    users = str(made.parked["user"])
-    assert rows(run("status"))["user"].split()[4:6] == [users, users]
-
-
 @pytest.mark.parametrize(
     ("limits", "state"),
     [((API, GPU), "its first task waits for gpu"), ((GPU, API), "its tasks wait in other lines")],
@@ -102,11 +96,6 @@ def test_the_oldest_task_of_a_limit_with_keys_has_a_state(run: Run, worker: Term
     """Although no key is full."""
     worker.put("waits", of("acme"), queue="nobody")
     assert rows(run("status"))["tenant"].endswith("no worker takes it (queue nobody)")
-
-
-def test_json_has_all_limits_and_keys(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", of("acme"))
-    assert [each["key"] for each in run("status", "--json").json] == [None, "acme"]
 
 
 def test_a_limit_of_another_group_has_its_own_state(app: Any, run: Run, redis: Redis) -> None:
