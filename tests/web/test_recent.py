@@ -67,28 +67,28 @@ def test_it_is_not_kept_for_longer(source: Source) -> None:
     until(lambda: recent("a") == 2)
 
 
-def test_long_reading_delays_no_late_viewer(source: Source) -> None:
-    recent = Recent(source.read, 0.05)
-    source.goes_on.clear()
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(recent, "a")
-        until(lambda: source.began)
-        source.value, long_after = 2, monotonic() + 0.05
-        until(lambda: monotonic() > long_after)
-        second = threads.submit(recent, "a")
-        until(lambda: len(source.began) == 2)
-        source.goes_on.set()
-    assert (first.result(), second.result()) == (1, 2)
+def wait_long(_: Recent[object]) -> None:
+    long_after = monotonic() + 0.05
+    until(lambda: monotonic() > long_after)
 
 
-def test_reading_during_a_change_is_not_kept(source: Source) -> None:
-    recent = Recent(source.read, 60)
+@pytest.mark.parametrize(
+    ("kept", "happens"),
+    [
+        pytest.param(0.05, wait_long, id="it takes longer than it would be kept"),
+        pytest.param(60, lambda recent: recent.forget(), id="something was changed meanwhile"),
+    ],
+)
+def test_reading_that_goes_on_is_not_for_the_next_viewer_if(
+    source: Source, kept: float, happens: Callable[[Recent[object]], None]
+) -> None:
+    recent = Recent(source.read, kept)
     source.goes_on.clear()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(recent, "a")
         until(lambda: source.began)
         source.value = 2
-        recent.forget()
+        happens(recent)
         second = threads.submit(recent, "a")
         until(lambda: len(source.began) == 2)
         source.goes_on.set()
@@ -152,12 +152,10 @@ def test_viewer_that_gives_up_stops_no_shared_reading(source: Source) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_many_viewers_cost_the_store_as_much_as_one(
-    app: Any, worker: TermsCaller, redis: Redis, visit: Callable[..., Any]
-) -> None:
+def test_many_viewers_cost_the_store_as_much_as_one(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.declare(*(Limit(f"limit-{number}", 1) for number in range(20)))
     costs = []
-    with visit(asgi(app)) as page:
+    with visited(asgi(app)) as page:
         for viewers in (1, 10):
             ThrottleControl(app).limit("api").pause()  # every kept reading is dropped
             with commands(redis) as made, ThreadPoolExecutor(10) as threads:
