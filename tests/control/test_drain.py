@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.reader import readers
 from celery_throttle.core.policy import Needs
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
@@ -23,9 +24,10 @@ from celery_throttle.store.parcel import pack
 from tests.control.conftest import Run, make_app, run_in
 from tests.control.test_looking import API, ONE, of
 from tests.store.caller import message_of
-from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.lock_caller import PLAN, LockCaller, plan_of
 from tests.store.peek import peek
 from tests.store.terms_caller import TermsCaller
+from tests.store.test_pages import MOST_COMMANDS, Longest
 from tests.support.ports import free_port
 from tests.support.shell import Shell
 from tests.support.waiting import until
@@ -132,6 +134,18 @@ def test_drain_leaves_tasks_that_have_to_stay(app: Any, full: TermsCaller, redis
     found = once.locked()
     assert found
     assert (found.task_id, found.state) == ("first", "queued")
+
+
+def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis) -> None:
+    """The record of each shows whether it waits for an outcome."""
+    worker = LockCaller(redis, "aaaaaaaa", "q")
+    worker.start("first", PLAN)
+    for number in range(600):
+        worker.put_once(f"duplicate {number}", PLAN)
+    (reader,) = readers(app)
+    reader.ask = longest = Longest(redis)
+    assert len({each.task for each in reader.parked_ids(None)}) == 600
+    assert longest.commands < MOST_COMMANDS
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -148,28 +148,23 @@ def test_a_hold_and_a_rate(app: Any, worker: TermsCaller) -> None:
     assert of_limit(app, "mail")["held_back"] == 1
 
 
-def test_holders_and_workers(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_workers_are_counted_by_the_state_of_their_leases(app: Any, worker: TermsCaller, redis: Redis) -> None:
     other = TermsCaller(redis, "cccccccc", "q")
     many = terms(Limit("many", 9)).same
-    for caller, task in ((worker, "a"), (worker, "b"), (other, "c")):
+    for caller, task in ((worker, "a"), (worker, "b"), (other, "c"), (other, "d")):
         caller.arrive(task, many)
-    found = of_group(app)
-    assert found.keys() == (_OF_GROUPS | ERRORS).keys()
-    assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 2, 0)
-    expire(redis, "c")
-    found = of_group(app)
-    assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 1, 1)
 
+    def counted() -> tuple[float, ...]:
+        found = of_group(app)
+        assert found.keys() == (_OF_GROUPS | ERRORS).keys()
+        return tuple(found[each] for each in ("holders", "workers", "workers_silent", "leases_overdue"))
 
-def test_workers_that_have_stopped_renewing_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    silent = TermsCaller(redis, "cccccccc", "q")
-    many = terms(Limit("many", 9)).same
-    for caller, task in ((worker, "a"), (silent, "b"), (silent, "c")):
-        caller.arrive(task, many)
-    assert of_group(app)["workers_silent"] == 0
+    assert counted() == (4, 2, 0, 0)
     lease = settings_of(app).lease
-    redis.zadd(KEY["leases"], dict.fromkeys(("b", "c"), peek(redis).now + lease * 300), xx=True)
-    assert of_group(app)["workers_silent"] == 1
+    redis.zadd(KEY["leases"], dict.fromkeys(("c", "d"), peek(redis).now + lease * 300), xx=True)
+    assert counted() == (4, 2, 1, 0)
+    expire(redis, "c", "d")
+    assert counted() == (4, 1, 1, 2)
 
 
 def test_metrics_of_a_group(app: Any, worker: TermsCaller, redis: Redis) -> None:
