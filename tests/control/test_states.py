@@ -77,19 +77,19 @@ def test_numbers_of_a_limit_are_those_of_all_its_keys(app: Any, run: Run, worker
 
 
 @pytest.mark.parametrize(
-    ("limits", "state"),
-    [((API, GPU), "its first task waits for gpu"), ((GPU, API), "its tasks wait in other lines")],
+    ("held", "waits", "state"),
+    [
+        (GPU, terms(API, GPU).same, "its first task waits for gpu"),
+        (GPU, terms(GPU, API).same, "its tasks wait in other lines"),
+        (API, terms(API, cost=2).same, "its first task needs 2 permits"),
+    ],
 )
-def test_tasks_that_wait_for_another_limit(run: Run, worker: TermsCaller, limits: Any, state: str) -> None:
-    worker.take("holds", terms(GPU).same)
-    worker.put("waits", terms(*limits).same)
+def test_state_of_a_limit_with_permits_free(
+    run: Run, worker: TermsCaller, held: Limit, waits: Needs, state: str
+) -> None:
+    worker.take("holds", terms(held).same)
+    worker.put("waits", waits)
     assert rows(run("status"))["api"].endswith(state)
-
-
-def test_a_task_that_needs_more_permits_than_are_free(run: Run, worker: TermsCaller) -> None:
-    worker.take("holds", terms(API).same)
-    worker.put("waits", terms(API, cost=2).same)
-    assert rows(run("status"))["api"].endswith("its first task needs 2 permits")
 
 
 def test_the_oldest_task_of_a_limit_with_keys_has_a_state(run: Run, worker: TermsCaller) -> None:
