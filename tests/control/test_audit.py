@@ -15,7 +15,6 @@ from celery_throttle.store.audit import Change
 from tests.control.conftest import Run
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
-from tests.support.shell import Shell
 from tests.support.waiting import until
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
@@ -140,11 +139,3 @@ def test_unlock_by_a_task_is_audited(app: Any) -> None:
 def test_no_number_of_rows(app: Any) -> None:
     with pytest.raises(ConfigurationError, match="most must be a whole number from 1 to 999999999, got 0"):
         ThrottleControl(app).audit(most=0)
-
-
-def test_from_a_shell_without_an_app(shell: Shell, app: Any) -> None:
-    ThrottleControl(app).limit("api").pause(by="ana", why="incident 42")
-    url = shell.env["BROKER_URL"]
-    ended = shell.run("throttle", "audit", "--url", url, "--prefix", "test")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.rows[1][1:] == ["ana", "pause api", "incident 42"]

@@ -165,6 +165,7 @@ def test_a_store_without_an_app(shell: Shell, of_features: TermsCaller, redis: R
     for args, name in ((["--url", url], "api"), (["--url", url, "--prefix", "other"], "elsewhere")):
         ended = shell.run("throttle", "status", *args, env=NONE)
         assert (ended.code, [row[0] for row in ended.rows[1:]]) == (0, [name])
+    assert shell.run("throttle", "audit", "--url", url, env=NONE).out == "Nothing was changed.\n"
     named = shell.run("--broker", url, "throttle", "status", env={"RESULT_BACKEND": ""})
     assert [row[0] for row in named.rows[1:]] == ["api"]
 
