@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,6 +62,13 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 @pytest.fixture
 def run(app: Any) -> Run:
     return lambda *args: run_in(app, *args)
+
+
+@pytest.fixture(params=["is away", "never answers"])
+def no_broker(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a broker: nothing listens there, or a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        yield "127.0.0.1:1" if request.param == "is away" else f"127.0.0.1:{deaf.getsockname()[1]}"
 
 
 @pytest.fixture
