@@ -15,7 +15,7 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.identity_locks import Locked, LockStatus
 from tests.control.conftest import Run
-from tests.control.test_looking import API, ONE, names, of
+from tests.control.test_looking import API, ONE, fill, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
@@ -68,8 +68,7 @@ def test_one_key(app: Any, run: Run, change: str) -> None:
 
 
 def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 4)
     assert started(worker.look(4)) == ()
     assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
     assert started(worker.look(4)) == ("t2",)

@@ -15,7 +15,7 @@ from celery_throttle.control import capacity, forecast
 from celery_throttle.control.forecast import Bound, Forecast
 from celery_throttle.core.naming import outside_queue
 from tests.control.conftest import Run
-from tests.control.test_looking import API, ONE, TENANT, names, of
+from tests.control.test_looking import API, ONE, TENANT, fill, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
@@ -24,11 +24,6 @@ pytestmark = pytest.mark.usefixtures("workers_answer")
 
 BOTH = terms(API, TENANT)
 DRAINS = "more run than may then: none starts in their place until they have ended."
-
-
-def fill(worker: TermsCaller, count: int) -> None:
-    for number in range(count):
-        worker.arrive(f"t{number}", ONE)
 
 
 def said(app: Any, permits: int, limit: str = "api", key: str | None = None) -> Forecast:
@@ -120,8 +115,7 @@ def test_a_hold(app: Any, worker: TermsCaller) -> None:
 
 def test_a_rate(app: Any, worker: TermsCaller) -> None:
     mail = terms(Limit("mail", 1, rate="1/h", burst=3)).same
-    for number in range(6):
-        worker.arrive(f"t{number}", mail)
+    fill(worker, 6, mail)
     found = said(app, 9, "mail")
     assert (found.starts, found.at_most) == (3, True)  # of a burst of 3, of which one is taken
     assert found.bounds[0].kind == "rate"

@@ -11,6 +11,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from tests.control.conftest import Run
 from tests.control.hours import tell_counts
+from tests.control.test_looking import fill
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -28,14 +29,8 @@ def count(worker: TermsCaller) -> Callable[..., None]:
     return tell
 
 
-def line_of(worker: TermsCaller, count: int) -> None:
-    """Two run, the others wait."""
-    for number in range(count + 2):
-        worker.arrive(f"t{number}", ONE)
-
-
 def test_the_last_hour(run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
-    line_of(worker, 3)
+    fill(worker, 5)
     count(at_once=6, ended=4, failed=1, run_time=6000, sent_back=2)
     said = run("history", "api")
     assert (said.code, said.err) == (0, "")
@@ -130,7 +125,7 @@ def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:
 
 def test_when_its_turn_comes(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     throttle = ThrottleControl(app)
-    line_of(worker, 30)
+    fill(worker, 32)
     assert throttle.explain("t4").starts_in is None, "nothing has started"
     count(at_once=10, ended=8, run_time=16_000)  # two at once, of two seconds each
     told = throttle.explain("t31")
@@ -147,8 +142,7 @@ def test_when_its_turn_comes(app: Any, run: Run, count: Callable[..., None], wor
 
 def test_of_a_key_it_is_not_known(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     needs = terms(TENANT).needs({"keys": {"tenant": "acme"}})
-    for number in range(3):
-        worker.arrive(f"t{number}", needs)
+    fill(worker, 3, needs)
     count(TENANT, at_once=30, ended=30, run_time=30_000)
     assert ThrottleControl(app).explain("t2").starts_in is None
     assert "STARTS IN ABOUT" not in run("show", "tenant").out

@@ -41,6 +41,12 @@ def of(tenant: str) -> Needs:
     return terms(TENANT).needs({"keys": {"tenant": tenant}})
 
 
+def fill(worker: TermsCaller, count: int, needs: Needs = ONE) -> None:
+    """Have the tasks t0, t1, ... arrive."""
+    for number in range(count):
+        worker.arrive(f"t{number}", needs)
+
+
 def park(worker: TermsCaller, task: str, needs: Needs) -> None:
     worker.put(task, needs, message=MESSAGE)
 
@@ -53,8 +59,7 @@ def names(of: type[Any]) -> set[str]:
 
 
 def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     worker.arrive("mail", terms(MAIL).same)
     worker.arrive("a0", of("acme"))
     ended = run("status")
@@ -269,8 +274,7 @@ def test_show_without_holders_and_parked_tasks(run: Run) -> None:
 
 
 def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
     out = run("show", "api", "--most", "2").out
     assert out.count("These are the first 2; --most has more.") == 2
     assert ("t3" in out, "t4" in out) == (True, False)
@@ -280,8 +284,7 @@ def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
 
 
 def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 4)
     ended = run("explain", "t3")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == f"{ThrottleControl(app).explain('t3')}\n"

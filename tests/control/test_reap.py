@@ -10,6 +10,7 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
 from celery_throttle.store.needs import Need
+from tests.control.test_looking import fill
 from tests.store.peek import be_away, end_moment, expire
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -17,8 +18,7 @@ from tests.store.terms_caller import TermsCaller, terms
 def test_very_many_of_them(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """More than one call takes."""
     many = terms(Limit("wide", 1000)).same
-    for number in range(230):
-        worker.arrive(f"t{number}", many)
+    fill(worker, 230, many)
     expire(redis, *(f"t{number}" for number in range(230)))
     cleared = ThrottleControl(app).reap()
     assert len({each.task_id for each in cleared}) == 230

@@ -19,7 +19,7 @@ from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
 from tests.control.conftest import Run
-from tests.control.test_looking import API, ONE, names, of
+from tests.control.test_looking import API, ONE, fill, names, of
 from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
@@ -221,8 +221,7 @@ def test_an_override(app: Any, worker: TermsCaller) -> None:
 def test_more_permits_than_the_code_has_are_no_alarm(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").override(3)
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     worker.put("waits", ONE, age=HOUR)
     assert kinds(app) == ["overridden", "full"]
 
@@ -230,8 +229,7 @@ def test_more_permits_than_the_code_has_are_no_alarm(app: Any, worker: TermsCall
 def test_more_run_than_the_code_allows(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").disable()
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     (found,) = told(app)
     assert found.alarm
     assert found.what == "Limit api is not enforced: 3 run of api, the code allows 2."
@@ -367,8 +365,7 @@ def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeyp
 
 
 def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(Limit("many", 9)).same)
+    fill(worker, 5, terms(Limit("many", 9)).same)
     expire(redis, *(f"t{number}" for number in range(5)))
     (found,) = told(app)
     assert (found.kind, found.alarm, found.do) == ("lost", True, ("celery -A proj throttle reap",))

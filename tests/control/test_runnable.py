@@ -20,7 +20,7 @@ from celery_throttle.control.runnable import Runnable
 from celery_throttle.core.naming import outside_queue
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.conftest import Run, make_app, run_in
-from tests.control.test_looking import API, ONE, TENANT, names, of
+from tests.control.test_looking import API, ONE, TENANT, fill, names, of
 from tests.control.test_metrics import read
 from tests.store.caller import started
 from tests.store.cost import commands
@@ -131,8 +131,7 @@ def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller)
 
 def test_task_that_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
     """They are due the outcome that they do not run: their callers wait until a worker comes to report it."""
-    for number in range(8):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 8)
     ThrottleControl(app).limit("api").drop()
     assert counts(app) == (0, 2, 6, 8)
     assert cut(app) == 0
@@ -156,8 +155,7 @@ def test_task_that_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
 
 def test_more_of_them_than_are_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runnable, "_FEW", 2)
-    for number in range(8):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 8)
     ThrottleControl(app).limit("api").drop()
     assert work(app).ready == 4
     assert cut(app) == 1
@@ -403,8 +401,7 @@ def test_bindings_are_only_read_for_unknown_names(server: EmbeddedServer, app: A
 
 
 def test_a_queue_of_parked_tasks_alone(app: Any, worker: TermsCaller) -> None:
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     worker.put("other", ONE, queue="video")
     assert counts(app, "video") == (0, 0, 0, 0)
 

@@ -15,7 +15,7 @@ from celery_throttle.control.what_if import Simulation
 from celery_throttle.core.history import SLOT, Place, place_of
 from tests.control.conftest import Run, run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, ONE, TENANT, names, of
+from tests.control.test_looking import API, TENANT, fill, names, of
 from tests.store.terms_caller import TermsCaller, terms
 
 Count = Callable[..., None]
@@ -81,8 +81,7 @@ def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, s
     @app.task(base=Throttled, limit=limit, cost=cost, name="other", shared=False)  # type: ignore[untyped-decorator]
     def other() -> None: ...
 
-    for number in range(20):
-        worker.arrive(f"t{number}", terms(limit, cost=cost).same)
+    fill(worker, 20, terms(limit, cost=cost).same)
     for permits in range(1, 25, 3):
         forecast = ThrottleControl(app).limit("other").forecast(permits)
         found = simulate(app, permits, limit="other", arrivals="1/d", run_time=86400 * 365, spread=0, lasts=1)
@@ -115,8 +114,7 @@ def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsC
     worker.know(EIGHT)
     counts, line = an_hour([4.2] * 59, 8, 2.0, 1)
     assert line > 200
-    for number in range(line + 8):
-        worker.arrive(f"t{number}", terms(EIGHT).same)
+    fill(worker, line + 8, terms(EIGHT).same)
     store_counts(counts)
     rows = by_what(simulate(app))
     assert rows["check"].wait_mean == pytest.approx(rows["measured"].wait_mean, rel=0.25)
@@ -127,8 +125,7 @@ def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsC
 def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
     """Four a second arrive and start behind 400 others: that is a wait of 100 seconds, also for the first of them."""
     worker.know(EIGHT)
-    for number in range(400 + 8):
-        worker.arrive(f"t{number}", terms(EIGHT).same)
+    fill(worker, 400 + 8, terms(EIGHT).same)
     store_counts(steady(240, minutes=3, wait=100.0, run_time=2.0))
     rows = by_what(simulate(app, spread=0))
     assert rows["measured"].wait_mean == pytest.approx(100)
@@ -171,8 +168,7 @@ def test_a_shorter_time_simulates_the_newest_minutes(app: Any, worker: TermsCall
 
 
 def test_the_present_line_is_simulated(app: Any, worker: TermsCaller) -> None:
-    for number in range(12):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 12)
     found = simulate(app, 5, arrivals="1/h", run_time="10s", spread=0)
     assert found.parked == 10
     assert found.outcomes[0].gone_in == pytest.approx(20.0), "three at once, five after ten seconds, then the last two"

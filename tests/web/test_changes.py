@@ -20,7 +20,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, ONE, of, park
+from tests.control.test_looking import API, ONE, fill, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, KEYS, text
@@ -74,8 +74,7 @@ def test_a_hold_is_released(page: Site, app: Any, worker: TermsCaller) -> None:
 
 
 def test_parked_tasks_are_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
     looked = page.get(f"{CHANGE}&change=drop")
     assert "3 tasks would be dropped." in text(looked)
     assert api(app).status().parked == 3

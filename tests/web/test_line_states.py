@@ -11,7 +11,7 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web import overview
 from tests.control.conftest import run_in
-from tests.control.test_looking import ONE, of
+from tests.control.test_looking import fill, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
 from tests.web.conftest import Site
@@ -38,8 +38,7 @@ def test_states_of_an_incident_are_those_that_status_shows(page: Site, app: Any,
 
 
 def test_unserved_line_stands_before_lines_that_move(page: Site, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
     worker.put("waits", terms(Limit("zoo", 1)).same)
     assert list(states_of(page.get(""))) == ["zoo", "api"]
 

@@ -16,7 +16,7 @@ from celery_throttle.core.task_codes import code_of
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, MAIL, ONE, TENANT, of, park
+from tests.control.test_looking import API, MAIL, ONE, TENANT, fill, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import Site, visited
@@ -62,8 +62,7 @@ def many(worker: TermsCaller, count: int) -> list[str]:
 
 
 def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
     worker.arrive("mail", terms(MAIL).same)
     for tenant, count in (("acme", 3), ("other", 1)):
         for number in range(count):
@@ -148,8 +147,7 @@ def test_one_limit(page: Site, worker: TermsCaller) -> None:
 
 
 def test_hidden_rows_are_counted(page: Site, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(Limit("wide", 9)).same)
+    fill(worker, 5, terms(Limit("wide", 9)).same)
     shown = text(page.get("limit?name=wide&most=2"))
     assert "2 tasks; the holders of 3 more permits are not shown." in shown
     assert "not shown" not in text(page.get("limit?name=wide"))
@@ -229,8 +227,7 @@ def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) ->
 
 
 def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 4)
     ThrottleControl(app).limit("api").pause(by="bob", until=3600)
     for path, args in (
         ("limits", ["status"]),
@@ -268,8 +265,7 @@ def test_the_live_part_is_sent_once(page: Site, app: Any, worker: TermsCaller) -
 
 def test_a_wait_that_goes_on_is_no_change(page: Site, worker: TermsCaller) -> None:
     """The script lets it go on; else every answer would be a new one where a task waits."""
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     first = page.get("?part=live")
     assert re.search(r"<time [^>]*>[\d.]+ s</time>", first.text)
     assert page.get("?part=live", headers={"If-None-Match": first.headers["etag"]}).status_code == 304

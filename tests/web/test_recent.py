@@ -15,7 +15,7 @@ from redis import Redis
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.web import asgi
 from celery_throttle.web.recent import Recent
-from tests.control.test_looking import API, ONE
+from tests.control.test_looking import API, fill
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller
 from tests.support.waiting import until
@@ -167,8 +167,7 @@ def test_many_viewers_cost_the_store_as_much_as_one(app: Any, worker: TermsCalle
 
 
 def test_a_change_by_this_process_is_seen_at_once(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
 
     def seen() -> str:
         return rows(page.get(""))[1]
@@ -202,8 +201,7 @@ class Workers:
 @pytest.fixture
 def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
     """The workers that a report asks, since a task is parked."""
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     workers = Workers()
     monkeypatch.setattr("celery_throttle.control.checks.consumed", workers.consumed)
     return workers
@@ -246,6 +244,5 @@ def waiting(row: str) -> int:
 def test_a_change_by_others_is_seen_soon(page: Site, worker: TermsCaller) -> None:
     worker.know(API)
     assert waiting(rows(page.get(""))[1]) == 0
-    for number in range(5):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 5)
     until(lambda: waiting(rows(page.get(""))[1]) == 3, timeout=3)
