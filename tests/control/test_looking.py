@@ -305,8 +305,7 @@ def test_explain_of_an_unknown_task(run: Run) -> None:
 
 def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
     worker.arrive("a", ONE)
-    for task in ("b", "c"):
-        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    fill(worker, 2, terms(Limit("zoo", 1)).same)
     ended = run("top", "--times", "1")
     assert ended.lines[0].endswith(" UTC")
     assert [row[0] for row in ended.rows[2:]] == ["zoo", "api"]
@@ -315,10 +314,9 @@ def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
 
 def test_a_limit_with_keys_comes_in_top_where_their_sum_belongs(run: Run, worker: TermsCaller) -> None:
     """Also where none of its keys is among the rows."""
-    for task in ("a", "b", "c"):
-        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    fill(worker, 3, terms(Limit("zoo", 1)).same)
     for number in range(4):
-        worker.put(f"t{number}", of(f"k{number}"))
+        worker.put(f"w{number}", of(f"k{number}"))
     rows = run("top", "--times", "1", "--most", "2").rows
     assert [row[:4] for row in rows[2:4]] == [["tenant", "0 (1 each)", "4", "4"], ["zoo", "1 of 1", "2", "full"]]
 

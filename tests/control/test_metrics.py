@@ -24,7 +24,7 @@ from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
 from tests.control.conftest import Run, make_app, run_in
-from tests.control.test_looking import MAIL, ONE, TENANT, names, of
+from tests.control.test_looking import MAIL, ONE, TENANT, fill, names, of
 from tests.store.caller import KEYS
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
@@ -81,8 +81,7 @@ def of_group(app: Any) -> dict[str, float]:
 
 
 def test_how_a_limit_stands(app: Any, worker: TermsCaller) -> None:
-    for task in ("one", "two"):
-        worker.arrive(task, ONE)
+    fill(worker, 2)
     worker.put("three", ONE, age=3600)
     worker.put("four", ONE)
     found = of_limit(app, "api")

@@ -141,8 +141,7 @@ def test_task_that_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None
 
 def test_task_that_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
     """The permits that it needed do not matter."""
-    for task in ("t1", "t2"):
-        worker.arrive(task, ONE)
+    fill(worker, 2)
     worker.put("late", ONE, wait_ms=1)
 
     def told() -> bool:
