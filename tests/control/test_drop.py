@@ -10,7 +10,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.core.wording import at
 from tests.control.conftest import Run
-from tests.control.test_looking import ONE, of, park
+from tests.control.test_looking import fill_and_park, of, park
 from tests.store.peek import peek
 from tests.store.terms_caller import TermsCaller
 
@@ -18,11 +18,7 @@ from tests.store.terms_caller import TermsCaller
 @pytest.fixture
 def waiting(worker: TermsCaller) -> None:
     """Three wait for a limit, and two for each of two keys."""
-    for number in range(5):
-        if number < 2:
-            worker.arrive(f"t{number}", ONE)
-        else:
-            park(worker, f"t{number}", ONE)
+    fill_and_park(worker, 3)
     for tenant in ("acme", "zeta"):
         worker.arrive(f"{tenant}0", of(tenant))
         for number in (1, 2):

@@ -51,6 +51,13 @@ def park(worker: TermsCaller, task: str, needs: Needs) -> None:
     worker.put(task, needs, message=MESSAGE)
 
 
+def fill_and_park(worker: TermsCaller, count: int) -> None:
+    """Have the tasks t0 and t1 hold the permits of a limit; so many more are parked with their messages."""
+    fill(worker, 2)
+    for number in range(2, 2 + count):
+        park(worker, f"t{number}", ONE)
+
+
 def names(of: type[Any]) -> set[str]:
     return {each.name for each in fields(of) if each.repr}
 

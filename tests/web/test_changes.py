@@ -20,7 +20,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, ONE, fill, of, park
+from tests.control.test_looking import API, ONE, fill, fill_and_park, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, KEYS, text
@@ -224,8 +224,7 @@ def test_parts_of_a_query_may_have_any_name(page: Site) -> None:
 
 
 def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        (park if number > 1 else run_it)(worker, f"t{number}", ONE)
+    fill_and_park(worker, 2)
     assert "task/drop" in page.get("task?id=t3").text
     assert "task/drop" not in page.get("task?id=t0").text
     assert page.get("task/drop?id=t0").status_code == 400
@@ -234,10 +233,6 @@ def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
     assert api(app).status().parked == 1
     change = ThrottleControl(app).audit()[0]
     assert (change.action, change.by, change.why, change.task_id) == ("drop", "ana", "wrong input", "t3")
-
-
-def run_it(worker: TermsCaller, task: str, needs: Any) -> None:
-    worker.arrive(task, needs)
 
 
 def test_a_lock_is_taken_away(page: Site, app: Any) -> None:

@@ -16,7 +16,7 @@ from celery_throttle.core.task_codes import code_of
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, MAIL, ONE, TENANT, fill, of, park
+from tests.control.test_looking import API, MAIL, ONE, TENANT, fill, fill_and_park, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import Site, visited
@@ -199,8 +199,7 @@ def test_missing_parameter_is_named(page: Site, path: str) -> None:
 
 
 def test_why_a_task_waits(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        park(worker, f"t{number}", ONE) if number > 1 else worker.arrive(f"t{number}", ONE)
+    fill_and_park(worker, 2)
     shown = text(page.get("task?id=t3"))
     assert "parked, place 2 in the line of api" in shown
     for reason in ThrottleControl(app).explain("t3").reasons:
