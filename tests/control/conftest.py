@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
+from redis import Redis
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.control import capacity, causes, checks
@@ -16,8 +18,13 @@ from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.hours import store_counts  # noqa: F401 - a fixture
 from tests.store.caller import KEYS
+from tests.store.lock_caller import LockCaller
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
+
+#: ``run("status", "--json")``.
+Run = Callable[..., Ended]
+FROZEN = "celery@w2/17/bbbbbbbb"
 
 
 def make_app(url: str, **conf: Any) -> Any:
@@ -53,9 +60,21 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 
 
 @pytest.fixture
-def run(app: Any) -> Callable[..., Ended]:
-    """``run("status", "--json")``."""
+def run(app: Any) -> Run:
     return lambda *args: run_in(app, *args)
+
+
+@pytest.fixture(params=["is away", "never answers"])
+def no_broker(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a broker: nothing listens there, or a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        yield "127.0.0.1:1" if request.param == "is away" else f"127.0.0.1:{deaf.getsockname()[1]}"
+
+
+@pytest.fixture
+def frozen(redis: Redis) -> LockCaller:
+    """A worker whose leases last a minute, and that renews them only where a test lets it."""
+    return LockCaller(redis, FROZEN, "q", lease=60)
 
 
 @pytest.fixture

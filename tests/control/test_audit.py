@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import logging
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,12 +12,10 @@ import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.store.audit import Change
+from tests.control.conftest import Run
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
-from tests.support.shell import Ended, Shell
 from tests.support.waiting import until
-
-Run = Callable[..., Ended]
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 
@@ -71,6 +68,7 @@ def test_words_that_steer_a_terminal_stay_on_their_line(app: Any, run: Run, capl
         printed += [each.text for each in status.states]
         printed += [str(each) for each in (status.paused, status.override, status.disabled, status.held_back) if each]
     printed += throttle.explain("t3").reasons
+    printed += [each.why for each in throttle.report().remarks]
     throttle.drop("t3", **words)
     throttle.drop("none\nsuch", **words)
     printed += throttle.explain("t3").reasons
@@ -138,32 +136,6 @@ def test_unlock_by_a_task_is_audited(app: Any) -> None:
     assert change.by.startswith(f"{getpass.getuser()}@")
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["audit", "nope"], 1, "Error: No limit 'nope'"),
-        (
-            ["audit", "--key", "acme"],
-            2,
-            "Error: --key is one of a limit: write `celery throttle audit LIMIT --key acme`",
-        ),
-        (["unlock", *CALL, "--why", "x" * 501], 2, "Error: why must be text of 500 characters at most"),
-    ],
-)
-def test_invalid_arguments_are_refused(run: Run, args: list[str], code: int, said: str) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (code, "")
-    assert ended.err.splitlines()[-1].startswith(said)
-
-
 def test_no_number_of_rows(app: Any) -> None:
     with pytest.raises(ConfigurationError, match="most must be a whole number from 1 to 999999999, got 0"):
         ThrottleControl(app).audit(most=0)
-
-
-def test_from_a_shell_without_an_app(shell: Shell, app: Any) -> None:
-    ThrottleControl(app).limit("api").pause(by="ana", why="incident 42")
-    url = shell.env["BROKER_URL"]
-    ended = shell.run("throttle", "audit", "--url", url, "--prefix", "test")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.rows[1][1:] == ["ana", "pause api", "incident 42"]

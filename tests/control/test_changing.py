@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +11,14 @@ import click
 import pytest
 from redis import Redis
 
-from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.identity_locks import Locked, LockStatus
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, fill, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 ENDS = {"set": "reset", "pause": "resume", "disable": "enable"}
 WHAT = {"set": "override", "pause": "paused", "disable": "disabled"}
@@ -45,29 +42,20 @@ def test_a_change_and_its_end(app: Any, run: Run, change: str) -> None:
     ended = run(ENDS[change], "api", "--by", "bob")
     assert (ended.code, len(ended.lines)) == (0, 2)
     assert getattr(ThrottleControl(app).limit("api").status(), WHAT[change]) is None
-
-
-@each_change
-def test_change_is_permanent_and_by_this_user(app: Any, run: Run, change: str) -> None:
-    run(*words(change))
-    said = getattr(ThrottleControl(app).limit("api").status(), WHAT[change])
-    assert (said.until, said.why) == (None, "")
-    assert said.by.startswith(f"{getpass.getuser()}@")
-
-
-@each_change
-def test_a_change_as_json(run: Run, change: str) -> None:
-    shown = run(*words(change), "--by", "ana", "--json").json
-    assert shown.keys() == {"changed", "status"}
-    assert (shown["changed"], shown["status"]["name"], shown["status"][WHAT[change]]["by"]) == (True, "api", "ana")
-    assert [run(ENDS[change], "api", "--json").json["changed"] for _ in range(2)] == [True, False]
-
-
-@each_change
-def test_nothing_to_end(run: Run, change: str) -> None:
-    said = {"set": "api was not overridden.", "pause": "api was not paused.", "disable": "api was not disabled."}
     ended = run(ENDS[change], "api")
-    assert (ended.code, ended.lines[0]) == (0, said[change])
+    state = {"set": "overridden", "pause": "paused", "disable": "disabled"}[change]
+    assert (ended.code, ended.lines[0]) == (0, f"api was not {state}.")
+
+
+@each_change
+def test_a_change_as_json_is_permanent_and_by_this_user(run: Run, change: str) -> None:
+    shown = run(*words(change), "--json").json
+    assert shown.keys() == {"changed", "status"}
+    assert (shown["changed"], shown["status"]["name"]) == (True, "api")
+    said = shown["status"][WHAT[change]]
+    assert (said["until"], said["why"]) == (None, "")
+    assert said["by"].startswith(f"{getpass.getuser()}@")
+    assert [run(ENDS[change], "api", "--json").json["changed"] for _ in range(2)] == [True, False]
 
 
 @each_change
@@ -80,8 +68,7 @@ def test_one_key(app: Any, run: Run, change: str) -> None:
 
 
 def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 4)
     assert started(worker.look(4)) == ()
     assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
     assert started(worker.look(4)) == ("t2",)
@@ -90,66 +77,6 @@ def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller)
     assert started(worker.look(4)) == ()
     run("resume", "api")
     assert started(worker.look(4)) == ("t3",)
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (
-            ["set", "nope[x", "3"],
-            1,
-            "No limit 'nope[x'",
-        ),
-        (["set", "nope", "3"], 1, "No limit 'nope'"),
-        (["pause", "nope"], 1, "No limit 'nope'"),
-        (["resume", "api", "--key", "x"], 2, "Limit 'api' has no keys"),
-        (["pause", "api", "--why", "x" * 501], 2, "Limit api: why must be text of 500 characters at most"),
-    ],
-)
-def test_impossible_change_ends_in_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (code, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(f"Error: {said}")
-    assert ThrottleControl(app).limit("api").status().override is None
-    assert ThrottleControl(app).limit("api").status().paused is None
-
-
-@pytest.mark.parametrize("args", [["set", "api", "many"], ["set", "api"], ["pause"], ["pause", "api", "--for", "2x"]])
-def test_malformed_values_are_refused(app: Any, run: Run, args: list[str]) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.splitlines()[-1].startswith("Error: ")
-    assert ThrottleControl(app).limit("api").status().paused is None
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["set", "api", "0"], 2, "'0' is no whole number of 1 or more: `celery throttle pause api` lets none start"),
-        (["set", "api", "-3"], 2, "'-3' is no whole number of 1 or more"),
-        (
-            ["set", "api", "9999999999"],
-            2,
-            "'9999999999' is more than 999999999: `celery throttle disable api` enforces",
-        ),
-        (["pause", "api", "--for", "100000d"], 2, "'100000d' is longer than ten years: leave it out for a change"),
-        (["show", "tenant[acme"], 1, "No limit 'tenant[acme': write `celery throttle show tenant --key acme`"),
-        (["pause", "both"], 1, "Task both has several limits, 'tenant' or 'api': write `celery throttle pause tenant`"),
-        (["set", "api", "3", "--nope"], 2, "No such option"),
-    ],
-)
-def test_the_answer_is_in_the_words_of_the_command(
-    app: Any, run: Run, worker: TermsCaller, args: list[str], code: int, said: str
-) -> None:
-    @app.task(base=Throttled, limit=[API, TENANT], name="both", shared=False)  # type: ignore[untyped-decorator]
-    def both(tenant: object) -> None: ...
-
-    worker.know(API)
-    ended = run(*args)
-    assert (ended.code, ended.out) == (code, "")
-    assert said in ended.err.splitlines()[-1]
-    assert ThrottleControl(app).audit() == ()
 
 
 def test_a_task_is_welcome_where_its_limit_is(app: Any, run: Run) -> None:
@@ -192,10 +119,8 @@ def test_no_durations(text: str) -> None:
 
 
 def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
-    limited = worker.arrive("t1", terms(API).same)
-    assert limited
-    worker.send_back(limited, 3600.0)
-    worker.arrive("t2", terms(API).same)
+    worker.send_back(worker.take("t1", API), 3600.0)
+    worker.arrive("t2", ONE)
     assert run("status").rows[1][-1].startswith("held back by t1 until ")
     assert started(worker.look(4)) == ()
     ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
@@ -216,9 +141,7 @@ def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> 
     limit.pause(why="goes on")
     limit.resume()
     for tenant in ("a", "b", "c"):
-        limited = worker.arrive(f"t{tenant}", of(tenant))
-        assert limited
-        worker.send_back(limited, 3600.0)
+        worker.send_back(worker.take(f"t{tenant}", of(tenant)), 3600.0)
     assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
     assert started(worker.look(4)) == ("ta",)
     ThrottleControl(app).limit("tenant", key="c").pause()
@@ -274,22 +197,6 @@ def test_all_locks(app: Any, run: Run) -> None:
         2,
         "Error: --args and --kwargs need a task: write `celery throttle locks TASK --args '[17]'`",
     )
-
-
-@pytest.mark.parametrize("command", ["locks", "unlock"])
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["nope"], 1, "No throttled task 'nope' in this app. Its singletons: charge"),
-        (["call"], 2, "Task call"),
-        (["charge", "-a", "[17]"], 2, "Task charge: these are not its arguments: missing amount"),
-    ],
-)
-def test_no_such_lock(run: Run, command: str, args: list[str], code: int, said: str) -> None:
-    ended = run(command, *args)
-    assert (ended.code, ended.out) == (code, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(f"Error: {said}")
 
 
 # -- reap --------------------------------------------------------------------------------------------------------------

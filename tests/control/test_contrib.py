@@ -12,10 +12,10 @@ import pytest
 from celery_throttle import ThrottleControl
 from celery_throttle.control.metrics import described
 from tests.control.conftest import make_app
-from tests.control.test_looking import API
+from tests.control.test_looking import ONE, fill
 from tests.control.test_metrics import read
 from tests.store.cost import commands
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
-ONE = terms(API).same
 NAMES = {each.name for each in described()}
 
 
@@ -78,8 +77,7 @@ def scraped(app: Any) -> Iterator[Scraped]:
 
 
 def test_collector_has_the_metrics_of_the_command(app: Any, worker: TermsCaller, scraped: Scraped) -> None:
-    for task in ("one", "two", "three"):
-        worker.arrive(task, ONE)
+    fill(worker, 3)
     theirs, ours = scraped.ours(), read(ThrottleControl(app).metrics())
     assert set(theirs) == set(ours) == NAMES
     for each in (theirs, ours):
@@ -166,8 +164,7 @@ def observed(app: Any) -> Iterator[Observed]:
 
 
 def test_the_same_as_gauges(app: Any, worker: TermsCaller, observed: Observed) -> None:
-    for task in ("one", "two", "three"):
-        worker.arrive(task, ONE)
+    fill(worker, 3)
     gauges, values, ours = observed.gauges(), observed.values(), read(ThrottleControl(app).metrics())
     del ours["celery_throttle_wait_seconds"]  # a histogram, which cannot be observed
     assert set(gauges) == {name for name, samples in ours.items() if samples}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,10 +12,9 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.findings import Finding
 from celery_throttle.control.report import diagnose
 from celery_throttle.store.scripts import execute
-from tests.control.test_looking import API
+from tests.control.test_looking import API, ONE
 from tests.store.peek import KEY, be_away, peek
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.incident import incident
+from tests.store.terms_caller import TermsCaller
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
@@ -58,40 +58,36 @@ def test_difference_is_found_once(app: Any, redis: Redis) -> None:
     assert len([each for each in diagnose(app).findings if each.limit == "api"]) == 1
 
 
-def test_workers_that_agree_are_no_finding(app: Any, redis: Redis) -> None:
-    for name in ("w1/1/aa", "w2/1/bb"):
-        started(redis, name, API)
-    assert declared(app) == []
-
-
-def test_worker_that_left_does_not_count(app: Any, redis: Redis) -> None:
-    started(redis, "w1/1/aa", Limit("api", 8)).leave()
-    started(redis, "w2/1/bb", API)
-    assert declared(app) == []
-    assert [field for field in peek(redis).meta if field.startswith("declared:")] == ["declared:w2/1/bb"]
-
-
-def test_worker_that_is_lost_does_not_count(app: Any, redis: Redis) -> None:
-    started(redis, "w1/1/aa", Limit("api", 8))
-    be_away(redis)
-    started(redis, "w2/1/bb", API)
-    assert declared(app) == []
-
-
-def test_full_worker_that_only_renews_counts(app: Any, redis: Redis) -> None:
-    """It makes no call for parked tasks as long as it has no free slot."""
-    busy = started(redis, "w1/1/aa", Limit("api", 8))
-    run = busy.take("held", terms(API).same)
+def only_renew(busy: TermsCaller, redis: Redis) -> None:
+    """Make no call for parked tasks, as a worker without a free slot."""
+    run = busy.take("held", ONE)
     be_away(redis)
     busy.renew(run)
+
+
+@pytest.mark.parametrize(
+    ("permits", "happens", "found"),
+    [
+        pytest.param(2, lambda other, redis: None, 0, id="agrees"),
+        pytest.param(8, lambda other, redis: None, 1, id="differs"),
+        pytest.param(8, lambda other, redis: other.leave(), 0, id="has left"),
+        pytest.param(8, lambda other, redis: be_away(redis), 0, id="is lost"),
+        pytest.param(8, only_renew, 1, id="is full, and only renews"),
+    ],
+)
+def test_finding_beside_a_worker_that(
+    app: Any, redis: Redis, permits: int, happens: Callable[[TermsCaller, Redis], None], found: int
+) -> None:
+    happens(started(redis, "w1/1/aa", Limit("api", permits)), redis)
     started(redis, "w2/1/bb", API)
-    assert len(declared(app)) == 1
+    assert len(declared(app)) == found
 
 
 def test_declaration_ends_with_its_worker(redis: Redis) -> None:
-    started(redis, "w1/1/aa", API)
-    store = peek(redis)
-    assert "meta:declared:w1/1/aa" in store.sets["ends"]
+    worker = started(redis, "w1/1/aa", API)
+    assert "meta:declared:w1/1/aa" in peek(redis).sets["ends"]
+    worker.leave()
+    assert not [field for field in peek(redis).meta if field.startswith("declared:")]
 
 
 def test_pages_of_many_limits_are_one_declaration(app: Any, redis: Redis) -> None:
@@ -109,11 +105,4 @@ def test_foreign_entries_are_skipped(app: Any, redis: Redis) -> None:
     started(redis, "w2/1/bb", Limit("api", 8))
     for text in ("{", "[1]", '{"api": 7}', '{"api": "nine"}', '{"api": "[]"}'):
         redis.hset(KEY["meta"], "declared:w1/1/aa", text)
-        assert declared(app) == [] or all("w1/1/aa" not in each.what for each in declared(app))
-
-
-def test_incident_has_a_worker_of_an_older_release(app: Any, redis: Redis) -> None:
-    incident(redis, keys=60)
-    (found,) = declared(app)
-    assert found.alarm
-    assert found.what == "Workers declare limit orders differently: 4 on aaaaaaaa, 8 on dddddddd."
+        assert all("w1/1/aa" not in each.what for each in declared(app))

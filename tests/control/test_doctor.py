@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +15,13 @@ from celery_throttle.control import checks
 from celery_throttle.control.report import Diagnosis, diagnose
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
 from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, names
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import ONE, names
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.shell import Ended
 from tests.support.workers import ROOT
-
-Run = Callable[..., Ended]
 
 REDIS_PAGE = (ROOT / "docs" / "howto" / "redis.md").read_text()
 #: The rights of the store's user in the docs, for this prefix.
@@ -93,7 +90,9 @@ def test_a_replica(redis: Redis, own_server: EmbeddedServer) -> None:
         ended = run_in(make_app(own_server.url), "doctor", "--json")
         client.replicaof("NO", "ONE")
     assert ended.json["stores"][0]["role"] == "slave"
-    assert any("The store is a replica" in each["what"] for each in ended.json["findings"])
+    first = ended.json["findings"][0]
+    assert (first["kind"], first["alarm"]) == ("store", True), "so it is in each report, too"
+    assert first["what"] == "The store is a replica, which cannot be written to: point throttle_url at the primary."
 
 
 def test_the_rights_are_those_of_the_readme() -> None:
@@ -177,17 +176,18 @@ def test_options_of_tasks_that_do_nothing(app: Any, run: Run) -> None:
 def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, said: str | None) -> None:
     worker.declare(other)
     assert [f"Limit api is {said}" in each for each in found(app)] == [True] * (said is not None)
+    assert not any(each.alarm for each in diagnose(app).findings)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
 def test_doctor_finds_unreadable_records(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.put("spoilt", terms(API).same)
+    worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
     (finding,) = [each for each in diagnose(app).findings if each.kind == "set-aside"]
-    assert finding.what == "1 task cannot start: spoilt."
+    assert (finding.alarm, finding.what) == (True, "1 task cannot start: spoilt.")
     assert finding.why.startswith("Their records in the store are not readable")
 
 
@@ -196,8 +196,8 @@ def test_doctor_leaves_what_runs_and_waits_to_the_report(
 ) -> None:
     """So it asks no worker."""
     monkeypatch.setattr(checks, "consumed", lambda app: pytest.fail("asked"))
-    worker.arrive("lost", terms(API).same)
-    worker.put("waits", terms(API).same)
+    worker.arrive("lost", ONE)
+    worker.put("waits", ONE)
     expire(redis, "lost")
     ThrottleControl(app).limit("api").pause()
     assert found(app) == []

@@ -16,23 +16,20 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.reader import readers
 from celery_throttle.core.policy import Needs
-from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.parcel import pack
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import API, ONE, of
 from tests.store.caller import message_of
-from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.lock_caller import PLAN, LockCaller, plan_of
 from tests.store.peek import peek
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.ports import free_port
-from tests.support.shell import Ended, Shell
+from tests.store.terms_caller import TermsCaller
+from tests.store.test_pages import MOST_COMMANDS, Longest
+from tests.support.shell import Shell
 from tests.support.waiting import until
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 ARGS, KWARGS = ("é", 1), {"text": "x" * 2000}
 
 
@@ -137,6 +134,18 @@ def test_drain_leaves_tasks_that_have_to_stay(app: Any, full: TermsCaller, redis
     assert (found.task_id, found.state) == ("first", "queued")
 
 
+def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis) -> None:
+    """The record of each shows whether it waits for an outcome."""
+    worker = LockCaller(redis, "aaaaaaaa", "q")
+    worker.start("first", PLAN)
+    for number in range(600):
+        worker.put_once(f"duplicate {number}", PLAN)
+    (reader,) = readers(app)
+    reader.ask = longest = Longest(redis)
+    assert len({each.task for each in reader.parked_ids(None)}) == 600
+    assert longest.commands < MOST_COMMANDS
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -183,38 +192,25 @@ def test_with_django_celery_beat_it_names_the_row_that_stays(
     assert run("drain", "--yes").lines[-1].startswith("django-celery-beat keeps its row celery_throttle.reap when the")
 
 
-def test_a_store_alone_is_not_enough(run: Run, shell: Shell) -> None:
+def test_a_store_alone_is_not_enough(shell: Shell) -> None:
     ended = shell.run("throttle", "drain", "--url", shell.env["BROKER_URL"], "--prefix", "test")
     assert ended.code == 2
     assert "name the app with -A" in ended.err
-    assert run("drain", "--yes", "--by", "x" * 501).code == 2
 
 
 # -- when something dies -----------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_away(app: Any, full: TermsCaller, redis: Redis) -> None:
+@pytest.mark.timeout(30)
+def test_drain_leaves_all_in_the_store_if_its_broker(app: Any, full: TermsCaller, redis: Redis, no_broker: str) -> None:
     park(app, full, "t1", ONE)
     before = peek(redis)
-    elsewhere = make_app(f"redis://127.0.0.1:{free_port()}/0", throttle_url=app.conf.broker_url)
-    ended = run_in(elsewhere, "drain", "--yes")
+    conf = {"throttle_url": app.conf.broker_url, "broker_connection_timeout": 0.2}
+    ended = run_in(make_app(f"redis://{no_broker}/0", **conf), "drain", "--yes")
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.startswith("Error: The broker does not answer, the other tasks stay parked: ")
     after = peek(redis)
     assert (after.hashes["records"], after.sets["lines"]) == (before.hashes["records"], before.sets["lines"])
-
-
-@pytest.mark.timeout(30)
-def test_a_broker_that_is_frozen(app: Any, full: TermsCaller, redis: Redis, own_server: EmbeddedServer) -> None:
-    park(app, full, "t1", ONE)
-    conf = {"throttle_url": app.conf.broker_url, "broker_connection_timeout": 0.2}
-    elsewhere = make_app(own_server.url, **conf)
-    own_server.freeze()
-    try:
-        assert run_in(elsewhere, "drain", "--yes").code == 3
-    finally:
-        own_server.thaw()
-    assert peek(redis).waiting("api") == ["t1"]
 
 
 def tripwire(what: Callable[[], None]) -> None:
@@ -239,11 +235,16 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """The published ones have left the store; the others are in their places."""
+def park_five(app: Any, worker: TermsCaller) -> None:
+    """Park tasks; a tripwire is at the fourth."""
     tripwire(nothing)
     for number in range(5):
-        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+        park(app, worker, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+
+
+def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """The published ones have left the store; the others are in their places."""
+    park_five(app, full)
     tripwire(fails)
     with pytest.raises(OperationalError):
         ThrottleControl(app).drain()
@@ -259,9 +260,7 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
 def test_drain_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
     """Its published messages are in their queue and, after the lease, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
-    tripwire(nothing)
-    for number in range(5):
-        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+    park_five(app, full)
     tripwire(dies)
     child = os.fork()
     if not child:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,22 +9,16 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.core.wording import at
-from tests.control.test_looking import API, of, park
+from tests.control.conftest import Run
+from tests.control.test_looking import fill_and_park, of, park
 from tests.store.peek import peek
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
+from tests.store.terms_caller import TermsCaller
 
 
 @pytest.fixture
 def waiting(worker: TermsCaller) -> None:
     """Three wait for a limit, and two for each of two keys."""
-    for number in range(5):
-        if number < 2:
-            worker.arrive(f"t{number}", terms(API).same)
-        else:
-            park(worker, f"t{number}", terms(API).same)
+    fill_and_park(worker, 3)
     for tenant in ("acme", "zeta"):
         worker.arrive(f"{tenant}0", of(tenant))
         for number in (1, 2):
@@ -125,20 +118,3 @@ def test_drop_with_an_invalid_id_selects_no_task(app: Any) -> None:
     wanted: Any = 7
     with pytest.raises(ConfigurationError, match=r"drop: a task's id .* got 7: write drop\(result.id\)"):
         ThrottleControl(app).drop(wanted)
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "said"),
-    [
-        (["--task", "nobody"], 1, "Error: No task 'nobody' is known to the store: it has ended, or is in its queue"),
-        (["--task", "nobody", "--yes"], 1, "Error: No task 'nobody' is known to the store"),
-        (["--task", "nobody", "--yes", "--json"], 1, "Error: No task 'nobody' is known to the store"),
-        (["nope"], 1, "Error: No limit 'nope'"),
-        ([], 2, "Error: write `celery throttle drop LIMIT`, with --key or without, or `celery throttle drop --task"),
-        (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
-    ],
-)
-def test_drop_with_invalid_arguments_is_refused(run: Run, args: list[str], code: int, said: str) -> None:
-    ended = run("drop", *args)
-    assert (ended.code, ended.out) == (code, "")
-    assert ended.err.splitlines()[-1].startswith(said)

@@ -14,23 +14,16 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity, forecast
 from celery_throttle.control.forecast import Bound, Forecast
 from celery_throttle.core.naming import outside_queue
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, TENANT, fill, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 BOTH = terms(API, TENANT)
-
-
-def fill(worker: TermsCaller, count: int) -> None:
-    for number in range(count):
-        worker.arrive(f"t{number}", ONE)
+DRAINS = "more run than may then: none starts in their place until they have ended."
 
 
 def said(app: Any, permits: int, limit: str = "api", key: str | None = None) -> Forecast:
@@ -50,18 +43,24 @@ def all_started(worker: TermsCaller) -> int:
 # -- how many start ----------------------------------------------------------------------------------------------------
 
 
-def test_more_permits(app: Any, run: Run, worker: TermsCaller) -> None:
-    fill(worker, 12)
-    ended = run("set", "api", "5", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == [
-        "api: 5 permits instead of 2.",
-        "3 tasks would start at once, if workers have slots for them.",
-        "7 tasks would wait on: limit api is full, 5 of 5 permits are held then.",
-    ]
+@pytest.mark.parametrize(
+    ("tasks", "permits", "lines"),
+    [
+        (12, 5, ["api: 5 permits instead of 2.", "3 tasks would start at once, if workers have slots for them.",
+                 "7 tasks would wait on: limit api is full, 5 of 5 permits are held then."]),
+        (4, 9, ["api: 9 permits instead of 2.", "2 tasks would start at once, if workers have slots for them.",
+                "No task would wait for it any longer."]),
+        (1, 9, ["api: 9 permits instead of 2.", "0 tasks would start at once.", "No task waits for it."]),
+        (3, 1, ["api: 1 permit instead of 2.", f"1 {DRAINS}", "0 tasks would start at once.",
+                "1 task would wait on: limit api is full, 2 of 1 permits are held then."]),
+    ],
+    ids=["some start", "all start", "none waits", "more run already"],
+)  # fmt: skip
+def test_dry_run_prints(app: Any, run: Run, worker: TermsCaller, tasks: int, permits: int, lines: list[str]) -> None:
+    fill(worker, tasks)
+    ended = run("set", "api", str(permits), "--dry-run")
+    assert (ended.code, ended.err, ended.lines) == (0, "", lines)
     assert ThrottleControl(app).limit("api").status().override is None
-    ThrottleControl(app).limit("api").override(5)
-    assert all_started(worker) == 3
 
 
 def test_as_json(run: Run, worker: TermsCaller) -> None:
@@ -72,39 +71,6 @@ def test_as_json(run: Run, worker: TermsCaller) -> None:
     (bound,) = shown["bounds"]
     assert bound.keys() == names(Bound)
     assert (bound["limit"], bound["tasks"]) == ("api", 1)
-
-
-def test_as_many_as_wait(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 4)
-    assert str(said(app, 9)).splitlines()[1:] == [
-        "2 tasks would start at once, if workers have slots for them.",
-        "No task would wait for it any longer.",
-    ]
-
-
-def test_forecast_of_an_empty_line(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 1)
-    assert str(said(app, 9)).splitlines() == [
-        "api: 9 permits instead of 2.", "0 tasks would start at once.", "No task waits for it.",
-    ]  # fmt: skip
-
-
-def test_fewer_permits(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 3)
-    found = said(app, 1)
-    assert (found.starts, found.drains) == (0, 1)
-    assert "1 more run than may then: none starts in their place until they have ended." in str(found)
-
-
-def test_one_that_needs_more_than_is_free_keeps_those_behind_it(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 2)
-    for number in range(3):
-        worker.put(f"wide{number}", terms(API, cost=3).same)
-        worker.put(f"narrow{number}", ONE)
-    found = said(app, 6)
-    assert (found.starts, found.bounds[0].tasks) == (2, 4)
-    ThrottleControl(app).limit("api").override(6)
-    assert all_started(worker) == 2
 
 
 # -- the next bound ----------------------------------------------------------------------------------------------------
@@ -143,16 +109,13 @@ def test_forecast_with_overrides(
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", ONE)
-    assert run
-    worker.send_back(run, 60)
+    worker.send_back(worker.take("t", ONE), 60)
     assert [(each.kind, each.why) for each in said(app, 9).bounds] == [("held-back", "limit api is held back")]
 
 
 def test_a_rate(app: Any, worker: TermsCaller) -> None:
     mail = terms(Limit("mail", 1, rate="1/h", burst=3)).same
-    for number in range(6):
-        worker.arrive(f"t{number}", mail)
+    fill(worker, 6, mail)
     found = said(app, 9, "mail")
     assert (found.starts, found.at_most) == (3, True)  # of a burst of 3, of which one is taken
     assert found.bounds[0].kind == "rate"
@@ -238,15 +201,19 @@ def test_no_number(app: Any, permits: Any) -> None:
         said(app, permits)
 
 
-def test_a_number_that_cannot_work(run: Run) -> None:
-    ended = run("set", "api", "0", "--dry-run")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.splitlines()[-1].endswith(
-        "'0' is no whole number of 1 or more: `celery throttle pause api` lets none start"
-    )
-
-
 # -- compared with the outcome -----------------------------------------------------------------------------------------
+
+
+LIMITS = [API, TENANT, Limit("third", 3)]
+
+
+def arrive_by_chance(worker: TermsCaller, chance: random.Random) -> None:
+    """Have some tasks of any needs arrive in any order; those start that can start without a change."""
+    for number in range(chance.randrange(5, 40)):
+        some = [each for each in LIMITS if chance.random() < 0.6] or [API]
+        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
+        worker.arrive(f"t{number}", needs)
+    all_started(worker)
 
 
 #: In which lanes go to another line together, or a task is refused by two limits at once.
@@ -255,15 +222,10 @@ TELLING = (314, 436, 464, 485, 579, 771, 827, 1058, 1110, 1135, 1213, 1452)
 
 @pytest.mark.parametrize("seed", [*range(40), *TELLING])
 def test_forecast_matches_the_outcome(app: Any, worker: TermsCaller, seed: int) -> None:
-    """Tasks of any needs, in any order; then another number of any limit."""
+    """Any tasks; then another number of any limit."""
     chance = random.Random(seed)
-    limits = [API, TENANT, Limit("third", 3)]
-    for number in range(chance.randrange(5, 40)):
-        some = [each for each in limits if chance.random() < 0.6] or [API]
-        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
-        worker.arrive(f"t{number}", needs)
-    all_started(worker)  # tasks that can start without a change
-    meant = chance.choice(limits)
+    arrive_by_chance(worker, chance)
+    meant = chance.choice(LIMITS)
     worker.know(meant)
     key = chance.choice("abc") if meant is TENANT and chance.random() < 0.5 else None
     permits = chance.randrange(1, 12)

@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_throttle import ConfigurationError, ThrottleControl
-from celery_throttle.core.history import place_of
-from celery_throttle.core.limits import Limit
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.scripts import execute
-from tests.store.caller import needs_of
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from tests.control.conftest import Run
+from tests.control.hours import tell_counts
+from tests.control.test_looking import fill
 from tests.store.cost import commands
-from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant_id")
 ONE = terms(API).same
@@ -25,25 +21,16 @@ ONE = terms(API).same
 
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
-    """Have a worker send its counts."""
+    """Have a worker send its counts: as many waited as started at once."""
 
-    def tell(limit: Limit = API, **numbers: float) -> None:
-        told = counts(**numbers)
-        told[place_of(1.0)] = numbers.get("at_once", 0)
-        worker.know(limit)
-        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
+    def tell(limit: Limit = API, *, at_once: int = 0, **numbers: float) -> None:
+        tell_counts(worker, limit, at_once=at_once, waited=at_once, **numbers)
 
     return tell
 
 
-def line_of(worker: TermsCaller, count: int) -> None:
-    """Two run, the others wait."""
-    for number in range(count + 2):
-        worker.arrive(f"t{number}", ONE)
-
-
-def test_the_last_hour(run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller) -> None:
-    line_of(worker, 3)
+def test_the_last_hour(run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
+    fill(worker, 5)
     count(at_once=6, ended=4, failed=1, run_time=6000, sent_back=2)
     said = run("history", "api")
     assert (said.code, said.err) == (0, "")
@@ -75,20 +62,20 @@ def test_it_prints_as_one_line(app: Any, count: Callable[..., None]) -> None:
     assert line.endswith(", 95% within 1.3 s")
 
 
-def test_the_last_day(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+def test_the_last_day(run: Run, count: Callable[..., None]) -> None:
     count(at_once=6)
     said = run("history", "api", "--day")
     assert said.lines[0].split()[1:5] == ["EACH", "QUARTER", "OF", "AN"]
     assert len(said.rows[1][1]) == 96
 
 
-def test_nothing_was_counted(run: Callable[..., Ended], worker: TermsCaller) -> None:
+def test_nothing_was_counted(run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     assert run("history", "api").lines == ["Nothing was counted."]
     assert run("history", "nope").code == 1
 
 
-def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+def test_as_json(run: Run, count: Callable[..., None]) -> None:
     count(at_once=6, run_time=1500, ended=1)
     said = run("history", "api", "--json").json
     assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
@@ -97,7 +84,7 @@ def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
 
 
 def test_of_many_limits_in_short(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller, redis: Redis
+    app: Any, run: Run, count: Callable[..., None], worker: TermsCaller, redis: Redis
 ) -> None:
     throttle, many = ThrottleControl(app), [Limit(f"limit-{number}", 1) for number in range(98)]
     worker.declare(API, TENANT, *many)
@@ -136,11 +123,9 @@ def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:
 # -- how long it takes -------------------------------------------------------------------------------------------------
 
 
-def test_when_its_turn_comes(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
-) -> None:
+def test_when_its_turn_comes(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     throttle = ThrottleControl(app)
-    line_of(worker, 30)
+    fill(worker, 32)
     assert throttle.explain("t4").starts_in is None, "nothing has started"
     count(at_once=10, ended=8, run_time=16_000)  # two at once, of two seconds each
     told = throttle.explain("t31")
@@ -155,12 +140,9 @@ def test_when_its_turn_comes(
     assert throttle.explain("t31").starts_in is None
 
 
-def test_of_a_key_it_is_not_known(
-    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
-) -> None:
+def test_of_a_key_it_is_not_known(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
     needs = terms(TENANT).needs({"keys": {"tenant": "acme"}})
-    for number in range(3):
-        worker.arrive(f"t{number}", needs)
+    fill(worker, 3, needs)
     count(TENANT, at_once=30, ended=30, run_time=30_000)
     assert ThrottleControl(app).explain("t2").starts_in is None
     assert "STARTS IN ABOUT" not in run("show", "tenant").out

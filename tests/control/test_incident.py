@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,26 +10,16 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import checks
 from celery_throttle.control.cli.session import PARTLY
-from celery_throttle.control.metrics import measured
 from celery_throttle.control.report import diagnose
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web.overview import overview
-from tests.control.conftest import make_app, run_in
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_metrics import of_group, of_limit, read
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
-
-Run = Callable[..., Ended]
-
-
-def test_an_incident_is_built_quickly(redis: Redis) -> None:
-    began = time.monotonic()
-    made = incident(redis)
-    assert time.monotonic() - began < 30
-    assert sum(made.parked.values()) == 1506
 
 
 @pytest.mark.parametrize("paused_keys", [51, 100])
@@ -101,9 +89,9 @@ def test_no_limit_is_missing(app: Any, redis: Redis) -> None:
     names = [f"many{number:04}" for number in range(1100)]
     for first in range(0, len(names), 50):
         worker.declare(*(Limit(name, 1) for name in names[first : first + 50]))
-    samples = _samples(app)
-    assert [name for name in names if ("permits", name) not in samples] == []
-    assert samples["cut", None] == 0
+    permits = read(ThrottleControl(app).metrics())["celery_throttle_permits"]
+    assert [name for name in names if ("", name) not in permits] == []
+    assert of_group(app)["cut"] == 0
     assert {row.status.name for row in overview(app, "", 5000).rows} >= {*names, "tenant", "user", "gpu"}
 
 
@@ -117,25 +105,17 @@ def test_the_queues_of_all_parked_tasks_are_looked_at(app: Any, redis: Redis, mo
     assert found == {"exports": 2, "zoo0": 1, "zoo1": 1, "zoo2": 1}
 
 
-def _samples(app: Any) -> dict[tuple[str, str | None], float]:
-    return {
-        (metric.name.removeprefix("celery_throttle_"), sample.labels.get("limit")): sample.value
-        for metric in measured(app)
-        for sample in metric.samples
-    }
-
-
 def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
     made = incident(redis)
-    samples = _samples(app)
-    assert samples["cut", None] == 1
-    for name in ("full", "next_start_seconds"):
-        assert (name, "user") not in samples
+    assert of_group(app)["cut"] == 1
+    assert not {"full", "next_start_seconds"} & of_limit(app, "user").keys()
     for limit in ("tenant", "user"):
-        assert samples["parked", limit] == samples["keys", limit] == made.parked[limit]
-        assert samples["held", limit] == 0
-    assert (samples["parked", "gpu"], samples["held", "gpu"]) == (3, 1)
-    assert samples["oldest_wait_seconds", "gpu"] >= 700
+        found = of_limit(app, limit)
+        assert found["parked"] == found["keys"] == made.parked[limit]
+        assert found["held"] == 0
+    gpu = of_limit(app, "gpu")
+    assert (gpu["parked"], gpu["held"]) == (3, 1)
+    assert gpu["oldest_wait_seconds"] >= 700
 
 
 def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import reader
-from tests.control.test_looking import API, of
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
+from tests.control.conftest import Run
+from tests.control.test_looking import ONE, of
+from tests.store.terms_caller import TermsCaller
 
 
 def test_stopped_and_crowded_keys_come_first(app: Any, worker: TermsCaller) -> None:
     for tenant, count in (("quiet", 1), ("busy", 4), ("some", 2)):
         for number in range(count):
             worker.arrive(f"{tenant}{number}", of(tenant))
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     limit = ThrottleControl(app).limit("tenant")
     ThrottleControl(app).limit("tenant", key="gone").pause()
     found = limit.keys()
@@ -30,7 +29,7 @@ def test_stopped_and_crowded_keys_come_first(app: Any, worker: TermsCaller) -> N
 
 
 def test_where_there_are_none(app: Any, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     worker.arrive("a", of("acme"))
     for limit in (ThrottleControl(app).limit("api"), ThrottleControl(app).limit("tenant", key="acme")):
         assert (limit.keys().rows, limit.keys().known) == ((), 0)
@@ -46,7 +45,7 @@ def test_keys_reports_that_it_looked_at_a_part(app: Any, worker: TermsCaller, mo
     assert (found.known, found.cut) == (5, True)
 
 
-def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Callable[..., Ended], worker: TermsCaller) -> None:
+def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Run, worker: TermsCaller) -> None:
     throttle = ThrottleControl(app)
     charge = app.tasks["charge"]
     worker.know(None)
@@ -61,13 +60,6 @@ def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Callable[..., Ended
         assert unlock(lock.identity) is False
         change = throttle.audit()[0]
         assert (change.action, change.by, change.task_id) == ("unlock", "ana", lock.task_id)
-
-
-@pytest.mark.parametrize("args", [[], ["charge", "--identity", "x"], ["--identity", "x", "-a", "[1]"]])
-def test_unlock_command_is_shown_once(run: Callable[..., Ended], args: list[str]) -> None:
-    ended = run("unlock", *args)
-    assert ended.code == 2
-    assert "unlock --identity ID" in ended.err
 
 
 def test_parked_tasks_of_more_keys_than_a_page_are_all_listed(app: Any, worker: TermsCaller) -> None:

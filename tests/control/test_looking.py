@@ -18,22 +18,22 @@ from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
 from celery_throttle.core.policy import Needs
 from celery_throttle.core.task_codes import code_of
-from celery_throttle.core.wording import end_of, one_line
+from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.holders import Holder
 from celery_throttle.store.limit_status import LimitStatus
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.parked_tasks import Parked
-from tests.control.conftest import make_app, run_in
+from tests.control.conftest import Run, make_app, run_in
 from tests.store.caller import LEASE
 from tests.store.peek import expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 API, MAIL, TENANT = Limit("api", 2), Limit("mail", rate="1/h"), Limit("tenant", 1, key="tenant")
+ONE = terms(API).same
+#: Steers a terminal; JSON has it as it is.
+STEERS = "two\nlines\r\x07 ünï"
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "call"}, properties={}, content_type="application/json"))
 
 
@@ -41,8 +41,21 @@ def of(tenant: str) -> Needs:
     return terms(TENANT).needs({"keys": {"tenant": tenant}})
 
 
+def fill(worker: TermsCaller, count: int, needs: Needs = ONE) -> None:
+    """Have the tasks t0, t1, ... arrive."""
+    for number in range(count):
+        worker.arrive(f"t{number}", needs)
+
+
 def park(worker: TermsCaller, task: str, needs: Needs) -> None:
     worker.put(task, needs, message=MESSAGE)
+
+
+def fill_and_park(worker: TermsCaller, count: int) -> None:
+    """Have the tasks t0 and t1 hold the permits of a limit; so many more are parked with their messages."""
+    fill(worker, 2)
+    for number in range(2, 2 + count):
+        park(worker, f"t{number}", ONE)
 
 
 def names(of: type[Any]) -> set[str]:
@@ -53,8 +66,7 @@ def names(of: type[Any]) -> set[str]:
 
 
 def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
-    for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 3)
     worker.arrive("mail", terms(MAIL).same)
     worker.arrive("a0", of("acme"))
     ended = run("status")
@@ -69,8 +81,8 @@ def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
 
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
-    ThrottleControl(app).limit("api").override(5, until=3600, by="ana", why="ünïcode")
+    worker.arrive("t", ONE)
+    ThrottleControl(app).limit("api").override(5, until=3600, by="ana", why=STEERS)
     (status,) = ThrottleControl(app).status()
     (row,) = run("status", "--json").json
     assert row.keys() == names(LimitStatus)
@@ -80,7 +92,7 @@ def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: Te
     assert status.override
     assert status.override.until
     assert row["override"] == {
-        "limit": "api", "by": "ana", "why": "ünïcode", "permits": 5, "rates": [],
+        "limit": "api", "by": "ana", "why": STEERS, "permits": 5, "rates": [],
         "since": status.override.since.isoformat(), "until": status.override.until.isoformat(),
     }  # fmt: skip
 
@@ -111,28 +123,9 @@ def test_omitted_rows_are_reported(run: Run, worker: TermsCaller) -> None:
 def test_status_shows_overrides(
     app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str
 ) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     say(ThrottleControl(app).limit("api"))
     assert run("status").rows[1][3:] == [state]
-
-
-def test_status_shows_the_end_of_overrides(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause(until=3600, by="ana")
-    paused = ThrottleControl(app).limit("api").status().paused
-    assert paused
-    assert paused.until
-    assert run("status").rows[1][-1] == f"paused by ana until {end_of(paused.since, paused.until)}"
-
-
-def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07 ünï")
-    ended = run("status")
-    assert ended.rows[1][-1] == r"paused by \x1b[2J (two\nlines\r\x07 ünï)"
-    assert len(ended.lines) == 2
-    assert ended.out.replace("\n", "").isprintable()
-    assert run("status", "--json").json[0]["paused"]["why"] == "two\nlines\r\x07 ünï"
 
 
 def test_text_of_a_terminal() -> None:
@@ -155,9 +148,9 @@ def test_how_long_something_takes(seconds: float, text: str) -> None:
 
 def test_status_shows_holders_and_parked_tasks(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
     for task in ("one", "two"):
-        worker.arrive(task, terms(API).same)
+        worker.arrive(task, ONE)
     for task in ("three", "four"):
-        park(worker, task, terms(API).same)
+        park(worker, task, ONE)
     expire(redis, "two")
     ended = run("show", "api")
     assert (ended.code, ended.err) == (0, "")
@@ -179,7 +172,7 @@ def test_status_shows_holders_and_parked_tasks(app: Any, run: Run, worker: Terms
 def test_which_tasks_hold(run: Run, worker: TermsCaller) -> None:
     """Two may share a limit; tasks that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
-        assert worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)]).asked == (1,)
+        assert worker.exchange(asked=[worker.arrival(task, ONE)._replace(code=code)]).asked == (1,)
     holders = run("show", "api").out.strip("\n").split("\n\n")[1].split("\n")
     rows = {line.split()[0]: line for line in holders}
     assert rows["TASK"].split()[:3] == ["TASK", "NAME", "HOLDS"]
@@ -202,8 +195,8 @@ def both(app: Any, worker: TermsCaller) -> Any:
     needs = terms(tenant, api).needs({"keys": {"tenant": "acme"}})
     assert worker.arrive("t0", needs)
     park(worker, "t1", needs)
-    assert worker.arrive("alone", terms(API).same)
-    park(worker, "t2", terms(API).same)
+    assert worker.arrive("alone", ONE)
+    park(worker, "t2", ONE)
     return task
 
 
@@ -223,7 +216,7 @@ def test_show_a_task_lists_all_its_limits(run: Run, both: Any) -> None:
 
 
 def test_a_task_of_one_limit_is_shown_as_that(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", terms(API).same)
+    worker.arrive("t", ONE)
     assert run("show", "call").out == run("show", "api").out
     assert run("history", "call").out == run("history", "api").out
 
@@ -245,19 +238,9 @@ def test_history_and_audit_of_a_task(app: Any, run: Run, both: Any) -> None:
     assert [repr(each) for each in throttle.limits("api")] == ["<LimitControl api>"]
 
 
-def test_a_task_without_a_limit_is_named(app: Any, run: Run) -> None:
-    @app.task(name="plain", shared=False)  # type: ignore[untyped-decorator]
-    def plain() -> None: ...
-
-    for command in ("show", "history", "audit", "pause"):
-        ended = run(command, "plain")
-        assert (ended.code, ended.err) == (1, "Error: Task plain has no limit: give it base=Throttled, limit=5\n")
-        assert "Task charge runs once and has no limit" in run(command, "charge").err
-
-
 def test_show_as_json(run: Run, worker: TermsCaller) -> None:
     worker.arrive("one", terms(API, cost=2).same)
-    park(worker, "two", terms(API).same)
+    park(worker, "two", ONE)
     shown = run("show", "api", "--json").json
     assert shown.keys() == {"status", "holders", "parked"}
     (status,), (holder,), (parked,) = shown["status"], shown["holders"], shown["parked"]
@@ -298,33 +281,17 @@ def test_show_without_holders_and_parked_tasks(run: Run) -> None:
 
 
 def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
     out = run("show", "api", "--most", "2").out
     assert out.count("These are the first 2; --most has more.") == 2
     assert ("t3" in out, "t4" in out) == (True, False)
-
-
-@pytest.mark.parametrize("args", [["nope"], ["nope", "--json"], ["nope[x]"], ["ap"]])
-def test_no_such_limit(run: Run, args: list[str]) -> None:
-    ended = run("show", *args)
-    assert (ended.code, ended.out) == (1, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("Error: No limit 'nope'" if args[0] != "ap" else "Error: No limit 'ap', did you mean 'api'?")
-    assert line.endswith("Known limits: api, tenant")
-
-
-def test_a_limit_without_keys(run: Run) -> None:
-    ended = run("show", "api", "--key", "acme")
-    assert (ended.code, ended.err) == (2, "Error: Limit 'api' has no keys: write `celery throttle show api`\n")
 
 
 # -- explain -----------------------------------------------------------------------------------------------------------
 
 
 def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 4)
     ended = run("explain", "t3")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == f"{ThrottleControl(app).explain('t3')}\n"
@@ -344,9 +311,8 @@ def test_explain_of_an_unknown_task(run: Run) -> None:
 
 
 def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("a", terms(API).same)
-    for task in ("b", "c"):
-        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    worker.arrive("a", ONE)
+    fill(worker, 2, terms(Limit("zoo", 1)).same)
     ended = run("top", "--times", "1")
     assert ended.lines[0].endswith(" UTC")
     assert [row[0] for row in ended.rows[2:]] == ["zoo", "api"]
@@ -355,10 +321,9 @@ def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
 
 def test_a_limit_with_keys_comes_in_top_where_their_sum_belongs(run: Run, worker: TermsCaller) -> None:
     """Also where none of its keys is among the rows."""
-    for task in ("a", "b", "c"):
-        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    fill(worker, 3, terms(Limit("zoo", 1)).same)
     for number in range(4):
-        worker.put(f"t{number}", of(f"k{number}"))
+        worker.put(f"w{number}", of(f"k{number}"))
     rows = run("top", "--times", "1", "--most", "2").rows
     assert [row[:4] for row in rows[2:4]] == [["tenant", "0 (1 each)", "4", "4"], ["zoo", "1 of 1", "2", "full"]]
 
@@ -368,7 +333,7 @@ def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch:
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
-        worker.arrive(f"t{len(waited)}", terms(API).same)
+        worker.arrive(f"t{len(waited)}", ONE)
 
     monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
     worker.know(API)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from redis import Redis
 
 from celery_throttle import ThrottleControl
 from celery_throttle.control.findings import Finding
-from tests.store.lock_caller import PLAN, LockCaller, plan_of
+from tests.control.conftest import FROZEN
+from tests.store.lock_caller import PLAN, LockCaller, Started, plan_of
 from tests.store.peek import KEY, expire, peek
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-W1, W2 = "celery@w1/16/aaaaaaaa", "celery@w2/17/bbbbbbbb"
+W1, W2 = "celery@w1/16/aaaaaaaa", FROZEN
 
 
 @pytest.fixture
@@ -24,8 +26,12 @@ def works(redis: Redis) -> LockCaller:
 
 
 @pytest.fixture
-def frozen(redis: Redis) -> LockCaller:
-    return LockCaller(redis, W2, "q", lease=60)
+def lost_run(works: LockCaller, frozen: LockCaller, redis: Redis) -> Started:
+    """A run of the frozen worker whose lease has ended."""
+    run = frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    return run
 
 
 def twice(app: Any) -> list[Finding]:
@@ -41,11 +47,8 @@ def lost(redis: Redis) -> dict[str, Any]:
     return {name: json.loads(value) for name, value in peek(redis).meta.items() if name.startswith("lost:")}
 
 
-def test_run_of_a_frozen_worker_is_explained(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
-    frozen.start("first", PLAN)
-    expire(redis, "first")
-    assert explained(app, "first")[0] == "held"
-    works.reap()
+@pytest.mark.usefixtures("lost_run")
+def test_run_of_a_frozen_worker_is_explained(app: Any) -> None:
     state, reasons = explained(app, "first")
     assert state == "lost"
     assert ThrottleControl(app).explain("first").worker == W2
@@ -57,6 +60,7 @@ def test_lost_run_is_found_beside_the_second(app: Any, works: LockCaller, frozen
     frozen.start("first", PLAN)
     assert twice(app) == []
     expire(redis, "first")
+    assert explained(app, "first")[0] == "held"
     works.reap()
     assert twice(app) == []
     second = works.start("first", PLAN)
@@ -71,10 +75,8 @@ def test_lost_run_is_found_beside_the_second(app: Any, works: LockCaller, frozen
     assert twice(app) == []
 
 
-def test_duplicate_beside_a_lost_run_is_found(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
-    frozen.start("first", PLAN)
-    expire(redis, "first")
-    works.reap()
+@pytest.mark.usefixtures("lost_run")
+def test_duplicate_beside_a_lost_run_is_found(app: Any, works: LockCaller) -> None:
     works.start("second", PLAN)
     (found,) = twice(app)
     assert found.what == (
@@ -87,50 +89,46 @@ def test_duplicate_beside_a_lost_run_is_found(app: Any, works: LockCaller, froze
 
 
 def test_worker_that_answers_again_certainly_runs_it(
-    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis
+    app: Any, works: LockCaller, frozen: LockCaller, lost_run: Started
 ) -> None:
-    run = frozen.start("first", PLAN)
-    expire(redis, "first")
-    works.reap()
     works.start("first", PLAN)
-    frozen.renew(run.held)
+    frozen.renew(lost_run.held)
     (found,) = twice(app)
     assert found.what == f"Task first, which runs once, runs on worker {W1}, and on worker {W2}."
     assert "That worker has called since" in found.why
 
 
-def test_lost_run_that_ends_is_forgotten(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+@pytest.mark.parametrize(
+    ("happens", "state"),
+    [
+        pytest.param(lambda frozen, run: frozen.release(run.run), "unknown", id="it ends"),
+        pytest.param(lambda frozen, run: frozen.renew(run.held), "held", id="it gets its lock back"),
+        pytest.param(lambda frozen, _: frozen.leave(), "unknown", id="its worker leaves"),
+    ],
+)
+def test_lost_run_is_forgotten_when(
+    app: Any,
+    frozen: LockCaller,
+    redis: Redis,
+    lost_run: Started,
+    happens: Callable[[LockCaller, Started], object],
+    state: str,
+) -> None:
+    assert f"meta:lost:{W2}" in peek(redis).sets["ends"]
+    happens(frozen, lost_run)
+    assert lost(redis) == {}
+    assert f"meta:lost:{W2}" not in peek(redis).sets["ends"]
+    assert explained(app, "first")[0] == state
+
+
+def test_end_of_one_lost_run_leaves_the_others(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
     run = frozen.start("first", PLAN)
-    other = frozen.start("other", plan_of("other"))
+    frozen.start("other", plan_of("other"))
     expire(redis, "first", "other")
     works.reap()
     assert len(lost(redis)[f"lost:{W2}"]["runs"]) == 2
     frozen.release(run.run)
     assert [row["task"] for row in lost(redis)[f"lost:{W2}"]["runs"]] == ["other"]
-    assert explained(app, "first")[0] == "unknown"
-    frozen.release(other.run)
-    assert lost(redis) == {}
-    assert not [each for each in peek(redis).sets["ends"] if each.startswith("meta:lost:")]
-
-
-def test_lost_run_that_gets_its_lock_back_is_forgotten(
-    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis
-) -> None:
-    run = frozen.start("first", PLAN)
-    expire(redis, "first")
-    works.reap()
-    frozen.renew(run.held)
-    assert lost(redis) == {}
-    assert explained(app, "first")[0] == "held"
-
-
-def test_lost_runs_end_with_their_worker(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
-    frozen.start("first", PLAN)
-    expire(redis, "first")
-    works.reap()
-    assert f"meta:lost:{W2}" in peek(redis).sets["ends"]
-    frozen.leave()
-    assert lost(redis) == {}
 
 
 def test_worker_that_has_left_has_no_lost_run(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
@@ -141,11 +139,10 @@ def test_worker_that_has_left_has_no_lost_run(works: LockCaller, frozen: LockCal
     assert lost(redis) == {}
 
 
-@pytest.mark.parametrize("lock_until", ["started"])
 def test_task_whose_lock_is_free_at_its_start_may_run_twice(
-    works: LockCaller, frozen: LockCaller, redis: Redis, lock_until: Any
+    works: LockCaller, frozen: LockCaller, redis: Redis
 ) -> None:
-    frozen.start("first", plan_of(lock_until=lock_until))
+    frozen.start("first", plan_of(lock_until="started"))
     expire(redis, "first")
     works.reap()
     assert lost(redis) == {}

@@ -23,18 +23,14 @@ from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import MAIL, ONE, TENANT, fill, names, of
 from tests.store.caller import KEYS
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 from tests.support.workers import ROOT
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL | COUNTERS | ERRORS | WAIT
 KINDS = dict.fromkeys(COUNTERS | ERRORS, "counter") | dict.fromkeys(WAIT, "histogram")
 #: As Prometheus' format has it: a name, labels whose values have \\, \" and \n escaped, a number.
@@ -85,8 +81,7 @@ def of_group(app: Any) -> dict[str, float]:
 
 
 def test_how_a_limit_stands(app: Any, worker: TermsCaller) -> None:
-    for task in ("one", "two"):
-        worker.arrive(task, ONE)
+    fill(worker, 2)
     worker.put("three", ONE, age=3600)
     worker.put("four", ONE)
     found = of_limit(app, "api")
@@ -145,36 +140,30 @@ def test_the_rates_that_hold(app: Any, worker: TermsCaller) -> None:
 
 
 def test_a_hold_and_a_rate(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", terms(Limit("mail", rate="1/h")).same)
-    assert run
+    run = worker.take("t", MAIL)
     assert 3000 < of_limit(app, "mail")["next_start_seconds"] <= 3600
     assert "permits" not in of_limit(app, "mail")
     worker.send_back(run, 60)
     assert of_limit(app, "mail")["held_back"] == 1
 
 
-def test_holders_and_workers(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_workers_are_counted_by_the_state_of_their_leases(app: Any, worker: TermsCaller, redis: Redis) -> None:
     other = TermsCaller(redis, "cccccccc", "q")
     many = terms(Limit("many", 9)).same
-    for caller, task in ((worker, "a"), (worker, "b"), (other, "c")):
+    for caller, task in ((worker, "a"), (worker, "b"), (other, "c"), (other, "d")):
         caller.arrive(task, many)
-    found = of_group(app)
-    assert found.keys() == (_OF_GROUPS | ERRORS).keys()
-    assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 2, 0)
-    expire(redis, "c")
-    found = of_group(app)
-    assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 1, 1)
 
+    def counted() -> tuple[float, ...]:
+        found = of_group(app)
+        assert found.keys() == (_OF_GROUPS | ERRORS).keys()
+        return tuple(found[each] for each in ("holders", "workers", "workers_silent", "leases_overdue"))
 
-def test_workers_that_have_stopped_renewing_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    silent = TermsCaller(redis, "cccccccc", "q")
-    many = terms(Limit("many", 9)).same
-    for caller, task in ((worker, "a"), (silent, "b"), (silent, "c")):
-        caller.arrive(task, many)
-    assert of_group(app)["workers_silent"] == 0
+    assert counted() == (4, 2, 0, 0)
     lease = settings_of(app).lease
-    redis.zadd(KEY["leases"], dict.fromkeys(("b", "c"), peek(redis).now + lease * 300), xx=True)
-    assert of_group(app)["workers_silent"] == 1
+    redis.zadd(KEY["leases"], dict.fromkeys(("c", "d"), peek(redis).now + lease * 300), xx=True)
+    assert counted() == (4, 2, 1, 0)
+    expire(redis, "c", "d")
+    assert counted() == (4, 1, 1, 2)
 
 
 def test_metrics_of_a_group(app: Any, worker: TermsCaller, redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""Questions to a broker: a reader does not wait for one that is frozen, or away."""
+"""Questions to a broker: a reader does not wait for one that never answers, or is away."""
 
 from __future__ import annotations
 
@@ -8,27 +8,24 @@ import pytest
 from celery import Celery
 
 from celery_throttle.control import queues
-from celery_throttle.control.queues import Depth, consumed, depths
-from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.control.queues import Depth, Slots, consumed, depths, free_slots
+from tests.support.remote import wait_heard
+from tests.support.workers import Workers
 
 pytestmark = pytest.mark.timeout(20)
 
 
-def test_a_frozen_broker(own_server: EmbeddedServer) -> None:
-    app = Celery(broker=own_server.url)
-    assert depths(app, ["q"]) == {"q": Depth(0, exists=False)}
-    own_server.freeze()
-    try:
-        assert consumed(app) is None
-        assert depths(app, ["q"]) == {"q": Depth()}
-    finally:
-        own_server.thaw()
-
-
-def test_a_broker_that_is_away() -> None:
-    app = Celery(broker="redis://127.0.0.1:1")
+def test_nothing_is_known_of_a_broker_that(no_broker: str) -> None:
+    app = Celery(broker=f"redis://{no_broker}/0")
     assert consumed(app) is None
     assert depths(app, ["q"]) == {"q": Depth()}
+
+
+def test_workers_are_asked_for_their_queues_and_free_slots(workers: Workers) -> None:
+    app = workers.app().app
+    assert (consumed(app), free_slots(app)) == (None, None)
+    wait_heard(app, workers.start(queues="one,two", concurrency=3))
+    assert (consumed(app), free_slots(app)) == ({"one", "two"}, [Slots(frozenset({"one", "two"}), 3)])
 
 
 class Refused(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +11,15 @@ from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.signals import limit_changed
 from celery_throttle.store.limit_status import RateStatus
-from tests.control.test_looking import API, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, fill, of
 from tests.store.caller import started
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
 MAIL = Limit("mail", rate="60/h", burst=2)
+MAILS = terms(MAIL).same
 BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])
 
 
@@ -29,11 +27,6 @@ BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])
 def mail(app: Any, worker: TermsCaller) -> LimitControl:
     worker.know(MAIL)
     return ThrottleControl(app).limit("mail")
-
-
-def fill(worker: TermsCaller, limit: Limit, count: int) -> None:
-    for number in range(count):
-        worker.arrive(f"t{number}", terms(limit).same)
 
 
 # -- the change, and its end -------------------------------------------------------------------------------------------
@@ -88,7 +81,7 @@ def test_the_burst_is_that_of_the_code(app: Any, worker: TermsCaller) -> None:
 def test_a_limit_with_permits_alone_gets_a_rate(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     assert run("set", "api", "--rate", "1/h").rows[1][3] == "1/h"
-    fill(worker, API, 2)
+    fill(worker, 2)
     assert [each.task_id for each in ThrottleControl(app).holders("api")] == ["t0"]
     assert run("explain", "t1").lines[1].startswith("The rate of limit api (1/h, instead of none since ")
 
@@ -96,7 +89,7 @@ def test_a_limit_with_permits_alone_gets_a_rate(app: Any, run: Run, worker: Term
 def test_a_limit_with_a_rate_alone_gets_permits(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
     """They hold beside the rate, and the table shows that."""
     assert run("set", "mail", "1", "--by", "ana").rows[1] == ["mail", "0 of 1", "0", "60/h", "override 1 by ana"]
-    fill(worker, MAIL, 2)
+    fill(worker, 2, MAILS)
     assert [each.task_id for each in mail.holders()] == ["t0"]
     mail.reset()
     assert started(worker.look(9)) == ("t1",)
@@ -154,7 +147,7 @@ def test_impossible_rates_are_refused(mail: LimitControl, given: dict[str, Any],
 
 
 def test_forecast_of_another_rate(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
-    fill(worker, MAIL, 7)
+    fill(worker, 7, MAILS)
     ended = run("set", "mail", "--rate", "1/m", "--burst", "1", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines[:2] == [
@@ -170,7 +163,7 @@ def test_forecast_of_another_rate(mail: LimitControl, worker: TermsCaller, run: 
 
 @pytest.mark.parametrize("rate", ["1/m", "1000/s"])
 def test_forecast_of_a_rate_matches_the_outcome(mail: LimitControl, worker: TermsCaller, rate: str) -> None:
-    fill(worker, MAIL, 3)
+    fill(worker, 3, MAILS)
     said = mail.forecast(4, rate=rate, burst=1)
     mail.override(4, rate=rate, burst=1)
     assert said.starts == len(started(worker.look(9)))
@@ -181,7 +174,7 @@ def test_forecast_of_a_rate_matches_the_outcome(mail: LimitControl, worker: Term
 
 
 def test_report_names_the_author_of_a_slow_rate(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
-    fill(worker, MAIL, 4)
+    fill(worker, 4, MAILS)
     mail.override(rate="1/h", by="ana", why="incident 42")
     report = ThrottleControl(app).report(patience=0)
     (found,) = [each for each in report.alarms if each.kind == "overridden"]
@@ -194,33 +187,8 @@ def test_report_names_the_author_of_a_slow_rate(mail: LimitControl, worker: Term
 
 
 def test_explain_names_the_source_of_the_rate(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
-    fill(worker, MAIL, 3)
+    fill(worker, 3, MAILS)
     mail.override(rate="1/h", by="ana")
     (why, *_) = ThrottleControl(app).explain("t2").reasons
     assert why.startswith("The rate of limit mail (1/h, instead of 60/h (burst 2) since ")
     assert " by ana) allows the next start in " in why
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["set", "mail", "10/s"], "'10/s' is a rate: write `celery throttle set mail --rate 10/s`"),
-        (
-            ["set", "mail"],
-            (
-                "A number of permits or a rate is missing: write `celery throttle set mail 5` or "
-                "`celery throttle set mail --rate 50/m`"
-            ),
-        ),
-        (
-            ["set", "mail", "3", "--burst", "2"],
-            "--burst needs --rate beside it: write `celery throttle set mail 3 --rate 50/m --burst=2`",
-        ),
-        (["set", "mail", "many"], "'many' is no whole number of 1 or more: write `celery throttle set mail 5`"),
-    ],
-)
-def test_malformed_rates_are_refused(mail: LimitControl, run: Run, args: list[str], said: str) -> None:
-    ended = run(*args)
-    assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err.splitlines()[-1]
-    assert mail.audit() == ()

@@ -10,7 +10,7 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
 from celery_throttle.store.needs import Need
-from tests.store.caller import started
+from tests.control.test_looking import fill
 from tests.store.peek import be_away, end_moment, expire
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -18,22 +18,12 @@ from tests.store.terms_caller import TermsCaller, terms
 def test_very_many_of_them(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """More than one call takes."""
     many = terms(Limit("wide", 1000)).same
-    for number in range(230):
-        worker.arrive(f"t{number}", many)
+    fill(worker, 230, many)
     expire(redis, *(f"t{number}" for number in range(230)))
     cleared = ThrottleControl(app).reap()
     assert len({each.task_id for each in cleared}) == 230
     assert cleared[0] == Reclaimed(cleared[0].task_id, (Need("wide", None, 1),))
     assert ThrottleControl(app).limit("wide").status().held == 0
-
-
-def test_tasks_behind_a_reclaimed_permit_go_on(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    one = terms(Limit("gpu", 1)).same
-    worker.arrive("lost", one)
-    worker.arrive("next", one)
-    expire(redis, "lost")
-    ThrottleControl(app).reap()
-    assert started(worker.look()) == ("next",)
 
 
 def test_reap_after_long_silence_gives_holders_a_moment(

@@ -215,20 +215,6 @@ def test_every_command(workers: Workers, pool: str) -> None:
     assert actions == ["enable", "disable", "resume", "pause", "reset", "override", "override", "override"]
 
 
-def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
-    worker = workers.start(LIMITED, concurrency=1)
-    app = workers.app(LIMITED)
-    throttle = ThrottleControl(app.app)
-    app.call_about.delay("x", "api")
-    until(lambda: throttle.limit("api").status().held_back)
-    journal.let_go("x")
-    (answer,) = steer(app.app, "throttle_release_hold", worker, limit="api", by="ana")
-    assert answer["ok"].startswith("api ")
-    assert "held back" not in answer["ok"]
-    journal.wait_finished(2)
-    assert [(each.action, each.by) for each in throttle.audit("api")] == [("release-hold", "ana")]
-
-
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("throttle_pause", {"limit": "apy"}, "No limit 'apy', did you mean 'api'? Known limits: api, pair, "),
     ("throttle_pause", {"limit": "api", "key": "acme"}, "Limit 'api' has no keys: leave key= out, "),

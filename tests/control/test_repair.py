@@ -10,13 +10,14 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
+from tests.control.conftest import Run
 from tests.store.caller import started
 from tests.store.peek import KEY, check, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 API = Limit("api", 2)
 ONE = terms(API).same
+FINE = ["Everything in the store can be read."]
 
 
 def content(redis: Redis) -> Any:
@@ -30,12 +31,12 @@ def fill(worker: TermsCaller) -> None:
         worker.arrive(task, ONE)
 
 
-def test_healthy_store_has_no_findings(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
+def test_healthy_store_has_no_findings(worker: TermsCaller, run: Run, redis: Redis) -> None:
     fill(worker)
     before = content(redis)
     for words in (["doctor", "--repair"], ["doctor", "--repair", "--yes"]):
         ended = run(*words)
-        assert (ended.code, ended.lines) == (0, ["Everything in the store can be read."])
+        assert (ended.code, ended.lines) == (0, FINE)
     assert content(redis) == before
 
 
@@ -62,7 +63,7 @@ SPOILED = [
 
 @pytest.mark.parametrize(("key", "field", "garbage"), SPOILED)
 def test_a_field_is_named_first_and_repaired_with_yes(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, key: str, field: str, garbage: bytes
+    worker: TermsCaller, run: Run, redis: Redis, key: str, field: str, garbage: bytes
 ) -> None:
     fill(worker)
     redis.hset(KEY[key], field, garbage)
@@ -73,14 +74,24 @@ def test_a_field_is_named_first_and_repaired_with_yes(
     assert ended.lines[-1].endswith("--yes does it.")
     assert content(redis) == before
     assert run("doctor", "--repair", "--yes").code == 0
-    assert run("doctor", "--repair").lines == ["Everything in the store can be read."]
+    assert run("doctor", "--repair").lines == FINE
     assert redis.hget(KEY[key], field) != garbage
+
+
+def repair(run: Run, redis: Redis, said: str) -> None:
+    """Repair the store: this line is there first, and nothing is wrong after it."""
+    ended = run("doctor", "--repair")
+    assert ended.code == 1
+    assert any(said in line for line in ended.lines), ended.out
+    assert run("doctor", "--repair", "--yes").code == 0
+    check(peek(redis))
+    assert run("doctor", "--repair").lines == FINE
 
 
 @pytest.mark.parametrize("garbage", [b"x", b"9", None])
 @pytest.mark.parametrize("what", ["used", "waiting", "keys"])
 def test_the_sums_of_keys_are_added_up_again(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, what: str, garbage: bytes | None
+    worker: TermsCaller, run: Run, redis: Redis, what: str, garbage: bytes | None
 ) -> None:
     for task, key in (("t1", "a"), ("t2", "a"), ("t3", "b")):
         worker.arrive(task, terms(Limit("tenant", 1, key="id")).needs({"keys": {"tenant": key}}))
@@ -89,26 +100,34 @@ def test_the_sums_of_keys_are_added_up_again(
         redis.hdel(KEY["sums"], f"{what}\0tenant")
     else:
         redis.hset(KEY["sums"], f"{what}\0tenant", garbage)
-    assert run("doctor", "--repair").code == 1
-    assert run("doctor", "--repair", "--yes").code == 0
-    check(peek(redis))
-    assert run("doctor", "--repair").lines == ["Everything in the store can be read."]
+    repair(run, redis, f"! sums[{what}")
 
 
-def test_a_lane_that_cannot_be_read_is_listed_again(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
+def pass_over_for_ever(redis: Redis, lane: str) -> None:
+    redis.delete(KEY["heads"])
+    redis.hset(KEY["lanes"], lane, json.dumps(peek(redis).lanes[lane] | {"passed": True}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda redis, lane: redis.hset(KEY["lanes"], lane, b"?"), "! lanes["),
+        (lambda redis, _: redis.delete(KEY["heads"]), "not listed where it says"),
+        (pass_over_for_ever, "not listed where it says"),
+    ],
+    ids=["cannot be read", "is listed nowhere", "is passed over for ever"],
+)
+def test_lane_is_in_turn_again_if_it(
+    worker: TermsCaller, run: Run, redis: Redis, spoil: Callable[[Redis, str], object], said: str
 ) -> None:
     fill(worker)
     (lane,) = peek(redis).lanes
-    redis.hset(KEY["lanes"], lane, b"?")
-    assert run("doctor", "--repair").code == 1
-    run("doctor", "--repair", "--yes")
-    check(peek(redis))
+    spoil(redis, lane)
+    repair(run, redis, said)
+    assert not peek(redis).passed
 
 
-def test_a_lane_that_cannot_be_read_is_listed_once(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
-) -> None:
+def test_a_lane_that_cannot_be_read_is_listed_once(worker: TermsCaller, run: Run, redis: Redis) -> None:
     """By its turn, which is no order of arrival, at the second of its limits; it begins again at the first."""
     fair = Limit("fair", 1, fair_by="who")
     turn, both = (terms(*limits).needs({"fair": ["a", 1]}) for limits in ((fair,), (Limit("own", 1), fair)))
@@ -119,24 +138,21 @@ def test_a_lane_that_cannot_be_read_is_listed_once(
     assert record.place != record.ticket
     assert peek(redis).lanes[record.lane]["at"] == "fair"
     redis.hset(KEY["lanes"], record.lane, b"?")
-    run("doctor", "--repair", "--yes")
-    check(peek(redis))
+    repair(run, redis, "! lanes[")
 
 
-def test_a_lane_that_is_passed_over_for_ever_is_in_turn_again(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
-) -> None:
+@pytest.mark.parametrize("index", ["lines", "heads", "oldest"])
+def test_a_member_that_is_out_of_order_is_named(worker: TermsCaller, run: Run, redis: Redis, index: str) -> None:
     fill(worker)
-    (lane,) = peek(redis).lanes
-    redis.delete(KEY["heads"])
-    redis.hset(KEY["lanes"], lane, json.dumps(peek(redis).lanes[lane] | {"passed": True}))
-    run("doctor", "--repair", "--yes")
-    check(peek(redis))
-    assert not peek(redis).passed
+    last: Any = redis.zrange(KEY[index], -1, -1)
+    redis.zadd(KEY[index], {last[0]: -1})
+    assert any("out of order" in line for line in run("doctor", "--repair").lines)
+    assert run("doctor", "--repair", "--yes").code == 0
+    assert set(peek(redis).sets[index].values()) == {0}
 
 
 @pytest.mark.parametrize("index", ["heads", "lines", "leases"])
-def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str) -> None:
+def test_an_index_is_made_again(worker: TermsCaller, run: Run, redis: Redis, index: str) -> None:
     fill(worker)
     members: Any = redis.zrange(KEY[index], 0, -1)
     for member in members:
@@ -155,28 +171,6 @@ def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], 
     assert len(store.sets["heads"]) == 1
 
 
-def test_a_lane_that_is_listed_nowhere_is_named(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
-    fill(worker)
-    redis.delete(KEY["heads"])
-    ended = run("doctor", "--repair")
-    assert ended.code == 1
-    assert any("not listed where it says" in line for line in ended.lines)
-    assert run("doctor", "--repair", "--yes").code == 0
-    check(peek(redis))
-
-
-@pytest.mark.parametrize("index", ["lines", "heads", "oldest"])
-def test_a_member_that_is_out_of_order_is_named(
-    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str
-) -> None:
-    fill(worker)
-    last: Any = redis.zrange(KEY[index], -1, -1)
-    redis.zadd(KEY[index], {last[0]: -1})
-    assert any("out of order" in line for line in run("doctor", "--repair").lines)
-    assert run("doctor", "--repair", "--yes").code == 0
-    assert set(peek(redis).sets[index].values()) == {0}
-
-
 def test_repaired_tasks_go_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
     """The holder with the unreadable record gives its permit back."""
     fill(worker)
@@ -187,12 +181,6 @@ def test_repaired_tasks_go_on(worker: TermsCaller, app: Any, redis: Redis) -> No
     assert ThrottleControl(app).repair() == ()
     (aside,) = ThrottleControl(app).set_aside()
     assert aside.task_id == "t1"
-
-
-def test_yes_alone_is_refused(run: Callable[..., Ended]) -> None:
-    ended = run("doctor", "--yes")
-    assert ended.code == 2
-    assert "doctor --repair --yes" in ended.err
 
 
 @pytest.mark.parametrize("name", [b"t\xb83", b"\xed\xa0\x80", b"\xff"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,22 +18,18 @@ from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, names, of
+from tests.control.conftest import Run
+from tests.control.test_looking import API, ONE, fill, names, of
 from tests.control.test_shell import FEATURES
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended, Shell
-from tests.support.workers import ROOT, Workers
+from tests.support.shell import Shell
+from tests.support.workers import ROOT
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
 HOUR = 3600.0
-ONE = terms(API).same
 
 
 def held_since(redis: Redis, task: str, ago: float) -> None:
@@ -199,18 +194,8 @@ def test_a_command_about_names_that_look_like_options() -> None:
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"
 
 
-def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
-    out = run("report").out
-    assert out.replace("\n", "").isprintable()
-    assert len(out.splitlines()) == 3
-
-
 def test_a_hold(app: Any, worker: TermsCaller) -> None:
-    run = worker.arrive("t", ONE)
-    assert run
-    worker.send_back(run, 3600)
+    worker.send_back(worker.take("t", ONE), 3600)
     assert kinds(app) == ["held-back"]
     worker.put("t2", ONE, age=HOUR)
     assert kinds(app) == ["held-back"]  # the task that was sent back goes first, and has just come
@@ -236,8 +221,7 @@ def test_an_override(app: Any, worker: TermsCaller) -> None:
 def test_more_permits_than_the_code_has_are_no_alarm(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").override(3)
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     worker.put("waits", ONE, age=HOUR)
     assert kinds(app) == ["overridden", "full"]
 
@@ -245,8 +229,7 @@ def test_more_permits_than_the_code_has_are_no_alarm(app: Any, worker: TermsCall
 def test_more_run_than_the_code_allows(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").disable()
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     (found,) = told(app)
     assert found.alarm
     assert found.what == "Limit api is not enforced: 3 run of api, the code allows 2."
@@ -378,24 +361,11 @@ def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeyp
     assert "no-worker" not in [each.kind for each in verdict.alarms]
 
 
-def test_workers_are_asked(app: Any, workers: Workers, redis: Redis) -> None:
-    workers.start(queues="consumed")
-    caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
-    caller.know(API)
-    ThrottleControl(app).limit("api").pause()
-    for task, queue in (("one", "consumed"), ("two", "elsewhere"), ("three", "elsewhere")):
-        caller.put(task, ONE, queue=queue, age=HOUR)
-    assert [(each.kind, each.queue, each.waits) for each in told(app)] == [
-        ("no-worker", "elsewhere", 2), ("paused", None, 3),
-    ]  # fmt: skip
-
-
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
 def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(Limit("many", 9)).same)
+    fill(worker, 5, terms(Limit("many", 9)).same)
     expire(redis, *(f"t{number}" for number in range(5)))
     (found,) = told(app)
     assert (found.kind, found.alarm, found.do) == ("lost", True, ("celery -A proj throttle reap",))
@@ -404,37 +374,12 @@ def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCalle
     assert told(app) == []
 
 
-def test_unreadable_records_are_reported(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.put("spoilt", ONE)
-    redis.hset(KEY["records"], "spoilt", "{")
-    worker.look()
-    (found,) = told(app)
-    assert (found.kind, found.alarm) == ("set-aside", True)
-    assert found.what == "1 task cannot start: spoilt."
-
-
 def test_missing_data_gives_no_finding(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """For a moment after the store lost its data holders are missing in it."""
     worker.put("t", ONE, age=HOUR)
     ThrottleControl(app).limit("api").pause()
     redis.hset(KEY["meta"], "settling", f"{peek(redis).now + 60_000:.0f}")
     assert kinds(app) == ["SETTLING"]
-
-
-def test_declarations_that_differ(app: Any, worker: TermsCaller) -> None:
-    worker.declare(Limit("api", 3))
-    assert kinds(app) == ["declared"]
-
-
-def test_a_store_that_cannot_be_written_to(redis: Redis, own_server: EmbeddedServer) -> None:
-    with Redis.from_url(own_server.url) as client:
-        client.replicaof("127.0.0.1", redis.connection_pool.connection_kwargs["port"])
-        ended = run_in(make_app(own_server.url), "report")
-        client.replicaof("NO", "ONE")
-    assert ended.code == 1
-    assert ended.lines[1] == (
-        "! The store is a replica, which cannot be written to: point throttle_url at the primary."
-    )
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -506,8 +451,3 @@ def test_the_command_is_the_one_of_this_shell(shell: Shell, redis: Redis) -> Non
 )
 def test_how_the_app_was_named(line: str, environ: dict[str, str], begin: str) -> None:
     assert typed_before(line.split(" "), environ) == begin
-
-
-def test_the_store_cannot_be_reached(shell: Shell) -> None:
-    ended = shell.run("throttle", "report", "--url", "redis://127.0.0.1:1")
-    assert (ended.code, ended.out, len(ended.err.splitlines())) == (3, "", 1)

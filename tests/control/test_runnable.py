@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,21 +19,17 @@ from celery_throttle.control import runnable
 from celery_throttle.control.runnable import Runnable
 from celery_throttle.core.naming import outside_queue
 from celery_throttle.embedded import EmbeddedServer
-from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, TENANT, names, of
+from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import API, ONE, TENANT, fill, names, of
 from tests.control.test_metrics import read
 from tests.store.caller import started
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 BOTH = terms(API, TENANT)
 
 
@@ -137,8 +131,7 @@ def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller)
 
 def test_task_that_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
     """They are due the outcome that they do not run: their callers wait until a worker comes to report it."""
-    for number in range(8):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 8)
     ThrottleControl(app).limit("api").drop()
     assert counts(app) == (0, 2, 6, 8)
     assert cut(app) == 0
@@ -148,8 +141,7 @@ def test_task_that_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None
 
 def test_task_that_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
     """The permits that it needed do not matter."""
-    for task in ("t1", "t2"):
-        worker.arrive(task, ONE)
+    fill(worker, 2)
     worker.put("late", ONE, wait_ms=1)
 
     def told() -> bool:
@@ -162,8 +154,7 @@ def test_task_that_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
 
 def test_more_of_them_than_are_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runnable, "_FEW", 2)
-    for number in range(8):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 8)
     ThrottleControl(app).limit("api").drop()
     assert work(app).ready == 4
     assert cut(app) == 1
@@ -310,26 +301,18 @@ def test_a_store_without_an_app_has_no_broker(server: EmbeddedServer, worker: Te
     assert read(ended.out)["celery_throttle_runnable_tasks"] == {}
 
 
-def test_a_broker_that_is_away(server: EmbeddedServer, worker: TermsCaller) -> None:
+@pytest.mark.parametrize("broker", ["redis://{}/0", "amqp://{}//"])
+def test_messages_are_not_known_of_a_broker_that(
+    server: EmbeddedServer, worker: TermsCaller, no_broker: str, broker: str
+) -> None:
     worker.arrive("t", ONE)
-    for broker in ("redis://localhost:1/0", "amqp://localhost:1//"):
-        app = make_app(server.url, throttle_url=server.url, broker_url=broker)
-        assert counts(app) == (None, 1, 0, None)
-        text = ThrottleControl(app).metrics()
-        assert read(text)["celery_throttle_runnable_tasks"] == {}
-        assert read(text)["celery_throttle_holders"] == {("",): 1}
-
-
-@pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_broker_that_does_not_answer(server: EmbeddedServer, worker: TermsCaller, scheme: str) -> None:
-    worker.arrive("t", ONE)
-    with socket.create_server(("127.0.0.1", 0)) as deaf:
-        app = make_app(
-            server.url, throttle_url=server.url, broker_url=f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}//"
-        )
-        before = monotonic()
-        assert counts(app) == (None, 1, 0, None)
+    app = make_app(server.url, throttle_url=server.url, broker_url=broker.format(no_broker))
+    before = monotonic()
+    assert counts(app) == (None, 1, 0, None)
     assert monotonic() - before < 8
+    text = ThrottleControl(app).metrics()
+    assert read(text)["celery_throttle_runnable_tasks"] == {}
+    assert read(text)["celery_throttle_holders"] == {("",): 1}
 
 
 def test_broker_without_queue_lengths(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,8 +400,7 @@ def test_bindings_are_only_read_for_unknown_names(server: EmbeddedServer, app: A
 
 
 def test_a_queue_of_parked_tasks_alone(app: Any, worker: TermsCaller) -> None:
-    for number in range(3):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 3)
     worker.put("other", ONE, queue="video")
     assert counts(app, "video") == (0, 0, 0, 0)
 

@@ -11,12 +11,15 @@ from redis import Redis
 
 from celery_throttle import Limit, __version__
 from celery_throttle.control.cli.group import throttle
-from tests.control.test_looking import API
+from tests.control.test_looking import API, ONE
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Shell
 from tests.support.workers import ROOT
 
 FEATURES = ("-A", "tests.support.apps.features")
+APP = f"{' '.join(FEATURES)} throttle"
+AWAY = "redis://:**@127.0.0.1:1/0: the store did not answer, or refused: "
+NONE = {"BROKER_URL": "", "RESULT_BACKEND": ""}
 NOWHERE = {"BROKER_URL": "redis://:secret@127.0.0.1:1/0", "RESULT_BACKEND": ""}
 ENTRY_POINT = [
     *("celery_throttle", "celery_throttle.control", "celery_throttle.control.cli", "celery_throttle.control.cli.group"),
@@ -63,7 +66,7 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 
 
 def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller) -> None:
-    of_features.arrive("t", terms(API).same)
+    of_features.arrive("t", ONE)
     others = {
         *("causes", "checks", "leases", "drain", "explaining", "exposition", "forecast", "metrics"),
         *("removal", "report", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
@@ -101,7 +104,7 @@ def test_a_command_that_does_not_exist(shell: Shell) -> None:
 
 
 def test_it_is_fine(shell: Shell, of_features: TermsCaller) -> None:
-    of_features.arrive("t", terms(API).same)
+    of_features.arrive("t", ONE)
     ended = shell.run(*FEATURES, "throttle", "status")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines == ["LIMIT    HELD  PARKED", "api    1 of 2       0"]
@@ -112,29 +115,32 @@ def test_version_is_that_of_the_package(shell: Shell) -> None:
     assert (ended.code, ended.out) == (0, f"celery-fair-throttle {__version__}\n")
 
 
-def test_there_is_no_such_task(shell: Shell) -> None:
-    assert shell.run(*FEATURES, "throttle", "explain", "nope").code == 1
-
-
-@pytest.mark.parametrize("command", ["status", "doctor", "set gpu 2", "top --times 1"])
-def test_the_store_cannot_be_reached(shell: Shell, command: str) -> None:
-    ended = shell.run(*FEATURES, "throttle", *command.split(), env=NOWHERE)
-    assert (ended.code, ended.out) == (3, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("Error: redis://:**@127.0.0.1:1/0: the store did not answer, or refused: ")
-
-
-def test_the_configuration_is_wrong(shell: Shell) -> None:
-    ended = shell.run(*FEATURES, "throttle", "status", env=conf(throttle_leese=3))
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "Error: Unknown setting 'throttle_leese', did you mean 'throttle_lease'?\n"
-
-
-def test_a_module_of_the_app_cannot_be_imported(shell: Shell) -> None:
-    ended = shell.run(*FEATURES, "throttle", "status", env=conf(imports=["nowhere.at_all"]))
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("Error: The tasks of the app cannot be imported: ModuleNotFoundError: ")
+@pytest.mark.parametrize(
+    ("line", "env", "code", "said"),
+    [
+        (f"{APP} status", NOWHERE, 3, AWAY),
+        (f"{APP} report", NOWHERE, 3, AWAY),
+        (f"{APP} doctor", NOWHERE, 3, AWAY),
+        (f"{APP} set gpu 2", NOWHERE, 3, AWAY),
+        (f"{APP} top --times 1", NOWHERE, 3, AWAY),
+        ("throttle status --url redis://127.0.0.1:1", NONE, 3, "redis://127.0.0.1:1: the store did not answer, or"),
+        (f"{APP} status", conf(throttle_leese=3), 2, "Unknown setting 'throttle_leese', did you mean 'throttle_lease'"),
+        (f"{APP} status", conf(imports=["nowhere.at_all"]), 2, "The tasks of the app cannot be imported: ModuleNot"),
+        ("throttle status", NONE, 2, "No app and no store is known: write celery -A proj throttle status, or --url "),
+        ("throttle doctor", NONE, 2, "No app and no store is known: write celery -A proj throttle doctor, or --url "),
+        ("throttle status --url nowhere", NONE, 2, "throttle_url must be a URL such as 'redis://host:6379/0', got "),
+        (f"{APP} status --url redis://x", {}, 2, "The app of -A has a store"),
+        ("throttle status --prefix x", {}, 2, "--prefix needs --url beside it"),
+    ],
+)
+def test_command_without_a_store_or_a_sound_app_ends_in_one_line(
+    shell: Shell, line: str, env: dict[str, str], code: int, said: str
+) -> None:
+    ended = shell.run(*line.split(), env=env)
+    assert (ended.code, ended.out) == (code, "")
+    *usage, message = ended.err.splitlines()
+    assert all(each.startswith(("Usage: ", "Try ")) for each in usage if each)
+    assert message.startswith(f"Error: {said}")
 
 
 def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
@@ -152,41 +158,16 @@ def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
 # -- without an app ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "doctor"])
-def test_neither_an_app_nor_a_store(shell: Shell, command: str) -> None:
-    ended = shell.run("throttle", command, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(f"Error: No app and no store is known: write celery -A proj throttle {command}, or --url ")
-
-
 def test_a_store_without_an_app(shell: Shell, of_features: TermsCaller, redis: Redis) -> None:
     of_features.know(API)
     TermsCaller(redis, "bbbbbbbb", "q", prefix="other").know(Limit("elsewhere", 1))
     url = shell.env["BROKER_URL"]
-    none = {"BROKER_URL": "", "RESULT_BACKEND": ""}
     for args, name in ((["--url", url], "api"), (["--url", url, "--prefix", "other"], "elsewhere")):
-        ended = shell.run("throttle", "status", *args, env=none)
+        ended = shell.run("throttle", "status", *args, env=NONE)
         assert (ended.code, [row[0] for row in ended.rows[1:]]) == (0, [name])
-    ended = shell.run("throttle", "status", "--url", "redis://127.0.0.1:1", env=none)
-    assert (ended.code, len(ended.err.splitlines())) == (3, 1)
-    ended = shell.run("throttle", "status", "--url", "nowhere", env=none)
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert shell.run("throttle", "audit", "--url", url, env=NONE).out == "Nothing was changed.\n"
     named = shell.run("--broker", url, "throttle", "status", env={"RESULT_BACKEND": ""})
     assert [row[0] for row in named.rows[1:]] == ["api"]
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ([*FEATURES, "throttle", "status", "--url", "redis://x"], "The app of -A has a store"),
-        (["throttle", "status", "--prefix", "x"], "--prefix needs --url beside it"),
-    ],
-)
-def test_unclear_store_is_reported_once(shell: Shell, args: list[str], said: str) -> None:
-    ended = shell.run(*args)
-    assert ended.code == 2
-    assert ended.err.splitlines()[-1].startswith(f"Error: {said}")
 
 
 def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:

@@ -7,22 +7,16 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_throttle import ThrottleControl
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.findings import Finding
+from tests.control.conftest import FROZEN
 from tests.control.test_looking import API
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.peek import KEY, expire, peek
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.incident import incident
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
-
-ONE = terms(API).same
-
-
-@pytest.fixture
-def frozen(redis: Redis) -> LockCaller:
-    return LockCaller(redis, "celery@w2/17/bbbbbbbb", "q", lease=60)
 
 
 def alarms(app: Any, *kinds: str) -> list[Finding]:
@@ -35,57 +29,51 @@ def let_be_silent(redis: Redis, left: float, *tasks: str) -> None:
     redis.zadd(KEY["leases"], dict.fromkeys(tasks, end), xx=True)
 
 
-def test_worker_that_renews_is_no_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:
+@pytest.mark.parametrize(
+    ("left", "kinds"),
+    [
+        pytest.param(25, [], id="it renews"),
+        pytest.param(15, ["silent"], id="it has missed a renewal"),
+        pytest.param(-60, ["lost"], id="its lease has ended"),
+    ],
+)
+def test_worker_is_an_alarm_once_it_misses_renewals(
+    app: Any, frozen: LockCaller, redis: Redis, left: float, kinds: list[str]
+) -> None:
     frozen.take("runs", API)
-    let_be_silent(redis, 25, "runs")
-    assert alarms(app, "silent", "lost") == []
+    let_be_silent(redis, left, "runs")
+    assert [each.kind for each in alarms(app, "silent", "lost")] == kinds
 
 
-def test_worker_that_misses_renewals_is_an_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:
+def test_silent_worker_is_named_with_its_tasks(app: Any, frozen: LockCaller, worker: TermsCaller, redis: Redis) -> None:
     for task in ("one", "two"):
         frozen.take(task, API)
     let_be_silent(redis, 15, "one", "two")
-    (found,) = alarms(app, "silent", "lost")
-    assert found.kind == "silent"
-    assert found.what == "Worker celery@w2/17/bbbbbbbb does not answer, and holds permits for 2 tasks: one and two."
+    (found,) = alarms(app, "silent")
+    assert found.what == f"Worker {FROZEN} does not answer, and holds permits for 2 tasks: one and two."
     assert found.why.startswith("It renews each lease every 20 s, and has not for 45 s")
     assert found.do == ("celery -A proj inspect ping -d celery@w2",)
-
-
-def test_each_silent_worker_is_a_finding(app: Any, frozen: LockCaller, worker: TermsCaller, redis: Redis) -> None:
-    frozen.take("one", API)
-    worker.take("two", ONE)
-    let_be_silent(redis, 15, "one", "two")
-    assert len(alarms(app, "silent")) == 2
-
-
-def test_unreclaimed_lease_is_found_once(app: Any, frozen: LockCaller, redis: Redis) -> None:
-    frozen.take("runs", API)
-    expire(redis, "runs")
-    assert [each.kind for each in alarms(app, "silent", "lost")] == ["lost"]
+    worker.take("three", Limit("other", 1))
+    let_be_silent(redis, 15, "three")
+    assert len(alarms(app, "silent")) == 2, "each worker is a finding"
 
 
 def test_duplicate_of_a_silent_worker_is_an_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:
+    """Also after the lease, as long as no worker and no beat has reclaimed it."""
     frozen.start("first", PLAN)
     frozen.put_once("duplicate", PLAN)
     assert alarms(app, "duplicate-waits") == []
     let_be_silent(redis, 15, "first")
     (found,) = alarms(app, "duplicate-waits")
     assert found.what == ("1 task waits for the identity lock of task first, whose worker does not answer: duplicate.")
-    assert "celery@w2/17/bbbbbbbb" in found.why
-
-
-def test_duplicate_after_the_lease_is_an_alarm(app: Any, frozen: LockCaller, redis: Redis) -> None:
-    """As long as no worker and no beat has reclaimed it."""
-    frozen.start("first", PLAN)
-    frozen.put_once("duplicate", PLAN)
+    assert FROZEN in found.why
     expire(redis, "first")
     assert len(alarms(app, "duplicate-waits")) == 1
 
 
 def test_duplicate_behind_very_many_parked_tasks_is_an_alarm(app: Any, redis: Redis) -> None:
     incident(redis, paused_keys=2100, keys=2100)
-    frozen = LockCaller(redis, "celery@w2/17/bbbbbbbb", "another queue", lease=60)
+    frozen = LockCaller(redis, FROZEN, "another queue", lease=60)
     frozen.look(0)  # the first call only reclaims ended leases
     frozen.start("first", PLAN)
     frozen.put_once("duplicate", PLAN)

@@ -10,20 +10,15 @@ from typing import Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
-from celery_throttle.control import capacity
 from celery_throttle.control.outcomes import Outcome
 from celery_throttle.control.what_if import Simulation
 from celery_throttle.core.history import SLOT, Place, place_of
-from tests.control.conftest import run_in
+from tests.control.conftest import Run, run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, TENANT, names, of
-from tests.control.test_wrong_commands import PYTHON
+from tests.control.test_looking import API, TENANT, fill, names, of
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
-Run = Callable[..., Ended]
 Count = Callable[..., None]
-ONE = terms(API).same
 EIGHT = Limit("api", 8)
 
 
@@ -74,14 +69,7 @@ def by_what(found: Simulation) -> dict[str, Outcome]:
 # -- the gate's rules --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
-
-
-@pytest.mark.usefixtures("_workers_answer")
+@pytest.mark.usefixtures("workers_answer")
 @pytest.mark.parametrize("seed", range(8))
 def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, seed: int) -> None:
     """The simulation and `Play` have the same rules: numbers, costs, rates with their bursts, what runs already."""
@@ -93,8 +81,7 @@ def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, s
     @app.task(base=Throttled, limit=limit, cost=cost, name="other", shared=False)  # type: ignore[untyped-decorator]
     def other() -> None: ...
 
-    for number in range(20):
-        worker.arrive(f"t{number}", terms(limit, cost=cost).same)
+    fill(worker, 20, terms(limit, cost=cost).same)
     for permits in range(1, 25, 3):
         forecast = ThrottleControl(app).limit("other").forecast(permits)
         found = simulate(app, permits, limit="other", arrivals="1/d", run_time=86400 * 365, spread=0, lasts=1)
@@ -127,8 +114,7 @@ def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsC
     worker.know(EIGHT)
     counts, line = an_hour([4.2] * 59, 8, 2.0, 1)
     assert line > 200
-    for number in range(line + 8):
-        worker.arrive(f"t{number}", terms(EIGHT).same)
+    fill(worker, line + 8, terms(EIGHT).same)
     store_counts(counts)
     rows = by_what(simulate(app))
     assert rows["check"].wait_mean == pytest.approx(rows["measured"].wait_mean, rel=0.25)
@@ -139,8 +125,7 @@ def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsC
 def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
     """Four a second arrive and start behind 400 others: that is a wait of 100 seconds, also for the first of them."""
     worker.know(EIGHT)
-    for number in range(400 + 8):
-        worker.arrive(f"t{number}", terms(EIGHT).same)
+    fill(worker, 400 + 8, terms(EIGHT).same)
     store_counts(steady(240, minutes=3, wait=100.0, run_time=2.0))
     rows = by_what(simulate(app, spread=0))
     assert rows["measured"].wait_mean == pytest.approx(100)
@@ -183,8 +168,7 @@ def test_a_shorter_time_simulates_the_newest_minutes(app: Any, worker: TermsCall
 
 
 def test_the_present_line_is_simulated(app: Any, worker: TermsCaller) -> None:
-    for number in range(12):
-        worker.arrive(f"t{number}", ONE)
+    fill(worker, 12)
     found = simulate(app, 5, arrivals="1/h", run_time="10s", spread=0)
     assert found.parked == 10
     assert found.outcomes[0].gone_in == pytest.approx(20.0), "three at once, five after ten seconds, then the last two"
@@ -269,37 +253,6 @@ def test_a_limit_with_keys_has_no_counts_of_one_key(
 def test_a_limit_that_no_worker_has_declared_is_an_error(app: Any) -> None:
     with pytest.raises(ConfigurationError, match="Limit api: no worker has declared it"):
         simulate(app, arrivals=5, run_time=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["api", "--arrivals", "5"], "--arrivals must be 'x1.5' or a number a second, got '5': write --arrivals x1.5"),
-        (["api", "--runtime", "3"], "--runtime must be 'x2' or a time, got '3': write --runtime x2 or --runtime 0.4s"),
-        (["api", "--spread", "-1"], "--spread must be a number from 0 to 10, got -1.0: write --spread 0.5"),
-        (["api", "--permits", "0"], "Invalid value for '--permits': 0 is not in the range 1<=x<=999999999."),
-        (["api", "--target", "2"], "Invalid value for '--target': '2' is no duration: write 90s, 10m"),
-        (["api", "--for", "1y"], "Invalid value for '--for': '1y' is no duration: write 90s, 10m"),
-        (["api", "--burst", "3"], "--burst needs --rate beside it: write --rate 50/m --burst 3"),
-        (
-            ["api", "--rate", "5/s", "--burst", "3", "--burst", "4"],
-            "2 bursts for 1 rate: write one for all, or one for",
-        ),
-        (["api", "--for", "31d"], "--for must be at most 30 days: write --for 1h"),
-        (["api", "--target", "31d"], "--target must be at most 30 days: write --target 2s"),
-        (["api", "--rate", "5"], "A rate is text such as '100/m', got '5'"),
-        (["apy"], "No limit 'apy', did you mean 'api'?"),
-        ([], "Without LIMIT a number is missing: write --permits 8 or --rate 50/m"),
-        (["--key", "acme", "--permits", "8"], "throttle simulate LIMIT --key acme`"),
-        (["--permits", "8"], "Without a LIMIT there are no counts: write `"),
-    ],
-)
-def test_wrong_words_get_the_option_and_the_fix(run: Run, worker: TermsCaller, words: list[str], error: str) -> None:
-    worker.know(API)
-    ended = run("simulate", *words)
-    assert ended.code in (1, 2)
-    assert error in ended.err
-    assert not PYTHON.search(ended.err)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,11 +10,10 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control import rows as rows_module
 from celery_throttle.core.policy import Needs
+from tests.control.conftest import Run
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import API, GPU, TENANT, incident
 from tests.support.shell import Ended
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)
@@ -78,37 +76,26 @@ def test_numbers_of_a_limit_are_those_of_all_its_keys(app: Any, run: Run, worker
     assert listed == ["LIMIT", "tenant", "LIMIT", "tenant[acme]", "tenant[zeta]"]
 
 
-def test_sums_are_those_of_all_keys_however_many(run: Run, redis: Redis) -> None:
-    made = incident(redis)
-    users = str(made.parked["user"])
-    assert rows(run("status"))["user"].split()[4:6] == [users, users]
-
-
 @pytest.mark.parametrize(
-    ("limits", "state"),
-    [((API, GPU), "its first task waits for gpu"), ((GPU, API), "its tasks wait in other lines")],
+    ("held", "waits", "state"),
+    [
+        (GPU, terms(API, GPU).same, "its first task waits for gpu"),
+        (GPU, terms(GPU, API).same, "its tasks wait in other lines"),
+        (API, terms(API, cost=2).same, "its first task needs 2 permits"),
+    ],
 )
-def test_tasks_that_wait_for_another_limit(run: Run, worker: TermsCaller, limits: Any, state: str) -> None:
-    worker.take("holds", terms(GPU).same)
-    worker.put("waits", terms(*limits).same)
+def test_state_of_a_limit_with_permits_free(
+    run: Run, worker: TermsCaller, held: Limit, waits: Needs, state: str
+) -> None:
+    worker.take("holds", terms(held).same)
+    worker.put("waits", waits)
     assert rows(run("status"))["api"].endswith(state)
-
-
-def test_a_task_that_needs_more_permits_than_are_free(run: Run, worker: TermsCaller) -> None:
-    worker.take("holds", terms(API).same)
-    worker.put("waits", terms(API, cost=2).same)
-    assert rows(run("status"))["api"].endswith("its first task needs 2 permits")
 
 
 def test_the_oldest_task_of_a_limit_with_keys_has_a_state(run: Run, worker: TermsCaller) -> None:
     """Although no key is full."""
     worker.put("waits", of("acme"), queue="nobody")
     assert rows(run("status"))["tenant"].endswith("no worker takes it (queue nobody)")
-
-
-def test_json_has_all_limits_and_keys(run: Run, worker: TermsCaller) -> None:
-    worker.arrive("t", of("acme"))
-    assert [each["key"] for each in run("status", "--json").json] == [None, "acme"]
 
 
 def test_a_limit_of_another_group_has_its_own_state(app: Any, run: Run, redis: Redis) -> None:

@@ -12,24 +12,17 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity
 from celery_throttle.control.forecast import Forecast
-from celery_throttle.control.queues import Slots, free_slots
+from celery_throttle.control.queues import Slots
 from celery_throttle.core.wording import often
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.scripts import execute
-from tests.control.test_forecast import all_started
-from tests.control.test_looking import API, TENANT, of
-from tests.store.caller import needs_of
-from tests.store.counts import counts
+from tests.control.conftest import Run
+from tests.control.hours import tell_counts
+from tests.control.test_forecast import DRAINS, LIMITS, all_started, arrive_by_chance
+from tests.control.test_looking import API, ONE, TENANT, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
-from tests.support.shell import Ended
-from tests.support.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
-Run = Callable[..., Ended]
-
-ONE = terms(API).same
 METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-hold": "release_hold"}
 
 
@@ -51,33 +44,35 @@ def put(worker: TermsCaller, count: int) -> None:
 # -- how many start ----------------------------------------------------------------------------------------------------
 
 
-def test_resume(app: Any, run: Run, worker: TermsCaller) -> None:
+@pytest.mark.parametrize(
+    ("begin", "change", "lines"),
+    [
+        (lambda limit: limit.pause(), "resume",
+         ["api: not paused any more.", "2 tasks would start at once, if workers have slots for them.",
+          "3 tasks would wait on: limit api is full, 2 of 2 permits are held then."]),
+        (lambda limit: limit.override(1), "reset",
+         ["api: 2 permits instead of 1.", "1 task would start at once, if workers have slots for them.",
+          "3 tasks would wait on: limit api is full, 2 of 2 permits are held then."]),
+        (lambda limit: limit.override(4), "reset",
+         ["api: 2 permits instead of 4.", f"2 {DRAINS}", "0 tasks would start at once.",
+          "1 task would wait on: limit api is full, 4 of 2 permits are held then."]),
+        (lambda limit: limit.disable(), "enable",
+         ["api: not disabled any more, 2 permits instead of any number.", f"3 {DRAINS}",
+          "0 tasks would start at once.", "No task waits for it."]),
+    ],
+    ids=["after a pause", "after fewer permits", "after more permits", "after no limit"],
+)  # fmt: skip
+def test_dry_run_prints(
+    app: Any, run: Run, worker: TermsCaller, begin: Callable[[Any], None], change: str, lines: list[str]
+) -> None:
     worker.know(API)
-    ThrottleControl(app).limit("api").pause()
+    limit = ThrottleControl(app).limit("api")
+    begin(limit)
     put(worker, 5)
-    ended = run("resume", "api", "--dry-run")
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.lines == [
-        "api: not paused any more.",
-        "2 tasks would start at once, if workers have slots for them.",
-        "3 tasks would wait on: limit api is full, 2 of 2 permits are held then.",
-    ]
-    assert ThrottleControl(app).limit("api").status().paused, "nothing is changed"
-    change(app, "resume")
-    assert all_started(worker) == 2
-
-
-def test_reset(app: Any, run: Run, worker: TermsCaller) -> None:
-    worker.know(Limit("api", 6))
-    ThrottleControl(app).limit("api").override(1)
-    put(worker, 9)
     worker.look(9)
-    ended = run("reset", "api", "--dry-run")
-    assert ended.lines[:2] == [
-        "api: 6 permits instead of 1.", "5 tasks would start at once, if workers have slots for them.",
-    ]  # fmt: skip
-    change(app, "reset")
-    assert all_started(worker) == 5
+    ended = run(change, "api", "--dry-run")
+    assert (ended.code, ended.err, ended.lines) == (0, "", lines)
+    assert [each.action for each in limit.audit()] != [change], "nothing is changed"
 
 
 def test_reset_of_a_rate(app: Any, worker: TermsCaller) -> None:
@@ -104,29 +99,8 @@ def test_reset_of_a_rate_that_the_code_has_not(app: Any, worker: TermsCaller) ->
     assert all_started(worker) == 2
 
 
-def test_reset_to_fewer(app: Any, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").override(5)
-    put(worker, 9)
-    worker.look(9)
-    found = after(app, "reset")
-    assert (found.starts, found.drains) == (0, 3)
-
-
-def test_enable(app: Any, worker: TermsCaller) -> None:
-    worker.know(API)
-    ThrottleControl(app).limit("api").disable()
-    put(worker, 5)
-    worker.look(3)
-    found = after(app, "enable")
-    assert (found.starts, found.drains, found.parked) == (0, 1, 2)
-    assert str(found).splitlines()[0] == "api: not disabled any more, 2 permits instead of any number."
-
-
 def test_release_hold(app: Any, run: Run, worker: TermsCaller) -> None:
-    held = worker.arrive("t", ONE)
-    assert held
-    worker.send_back(held, 60)
+    worker.send_back(worker.take("t", ONE), 60)
     put(worker, 3)
     ended = run("release-hold", "api", "--dry-run", "--json").json
     assert (ended["starts"], ended["after"], ended["changes"]) == (2, "release-hold", True)
@@ -181,17 +155,12 @@ _SAID: tuple[Callable[[Any, random.Random], Any], ...] = (
 @pytest.mark.parametrize("seed", range(40))
 def test_forecast_of_an_end_matches_the_outcome(app: Any, worker: TermsCaller, seed: int) -> None:
     chance, throttle = random.Random(seed), ThrottleControl(app)
-    limits = [API, TENANT, Limit("third", 3)]
-    for each in limits:
+    for each in LIMITS:
         worker.know(each)
     places = [("api", None), ("third", None), ("tenant", None), ("tenant", "a"), ("tenant", "b")]
     for name, key in chance.sample(places, chance.randrange(1, 5)):
         chance.choice(_SAID)(throttle.limit(name, key=key), chance)
-    for number in range(chance.randrange(5, 40)):
-        some = [each for each in limits if chance.random() < 0.6] or [API]
-        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
-        worker.arrive(f"t{number}", needs)
-    all_started(worker)  # tasks that can start without the change
+    arrive_by_chance(worker, chance)
     name, key = chance.choice(places)
     meant = chance.choice(["resume", "enable", "reset"])
     found = after(app, meant, name, key)
@@ -254,8 +223,7 @@ def test_one_slot_is_not_counted_for_two_queues(app: Any, worker: TermsCaller, m
 
 def ran(worker: TermsCaller, limit: Limit, seconds: float) -> None:
     """Let ten runs of a limit have taken so long each."""
-    told = counts(ended=10, run_time=10_000 * seconds)
-    execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
+    tell_counts(worker, limit, ended=10, run_time=10_000 * seconds)
 
 
 @pytest.mark.parametrize(
@@ -289,12 +257,6 @@ def test_incident_with_many_keys_is_bound_by_slots(
         "About 12 a second would start from then on.",
         "Of 1540 tasks that wait, 1000 in its lines were looked at.",
     ]
-
-
-def test_workers_are_asked_for_their_slots(app: Any, workers: Workers) -> None:
-    assert free_slots(app) is None
-    workers.start(queues="one,two", concurrency=3)
-    assert free_slots(app) == [Slots(frozenset({"one", "two"}), 3)]
 
 
 @pytest.mark.parametrize("bad", ["pause", "", 1, "set"])

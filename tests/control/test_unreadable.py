@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from itertools import islice
 from typing import Any
 
@@ -17,9 +17,9 @@ from celery_throttle.control.reader import readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.web import asgi
+from tests.control.conftest import Run
 from tests.store.peek import _SETS, KEY
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import Ended
 
 ONE = terms(Limit("api", 1)).same
 COMMANDS = ["status", "show api", "explain t1", "explain t2", "report", "doctor", "locks", "audit", "metrics", "drain"]
@@ -48,26 +48,31 @@ def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_commands_answer(run: Callable[..., Ended]) -> None:
+def test_commands_answer(run: Run) -> None:
     for command in COMMANDS:
         ended = run(*command.split())  # which raises any error of a command
         assert ended.code in (0, 1), (command, ended.err)
 
 
-@pytest.mark.usefixtures("spoiled")
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_pages_answer(app: Any, anyio_backend: str) -> None:
-    assert anyio_backend
-    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
-    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
-        for path in PAGES:
-            answer = await client.get(f"/{path}")
-            assert answer.status_code == 200, (path, answer.text[:500])
+def pages(app: Any, *paths: str) -> list[httpx.Response]:
+    """Return these pages of an app, without a server."""
+
+    async def get() -> list[httpx.Response]:
+        site = httpx.ASGITransport(asgi(app, lambda _: "all"))
+        async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
+            return [await client.get(f"/{path}") for path in paths]
+
+    return asyncio.run(get())
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_set_aside_records_are_reported(app: Any, run: Callable[..., Ended]) -> None:
+def test_pages_answer(app: Any) -> None:
+    for answer in pages(app, *PAGES):
+        assert answer.status_code == 200, (answer.url, answer.text[:500])
+
+
+@pytest.mark.usefixtures("spoiled")
+def test_set_aside_records_are_reported(app: Any, run: Run) -> None:
     ThrottleControl(app).repair()
     found = ThrottleControl(app).set_aside(most=1000)
     assert {(each.key, each.field) for each in found} >= {("limits", "api"), ("records", "t1")}
@@ -75,9 +80,7 @@ def test_set_aside_records_are_reported(app: Any, run: Callable[..., Ended]) -> 
     assert run("doctor").code == 1
 
 
-def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
-    app: Any, worker: TermsCaller, run: Callable[..., Ended]
-) -> None:
+def test_a_reply_that_no_reader_can_read_is_the_stores_affair(app: Any, worker: TermsCaller, run: Run) -> None:
     """For each cause: one line, and the exit code for it."""
     worker.arrive("t1", ONE)
     with pytest.MonkeyPatch.context() as patch:
@@ -107,16 +110,8 @@ def test_lines_that_are_out_of_order_are_read_to_an_end(
 
 
 @pytest.mark.parametrize("score", [float("inf"), 9e14, float("-inf")])
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_lease_without_end_is_shown(
-    app: Any, anyio_backend: str, worker: TermsCaller, redis: Redis, score: float
-) -> None:
-    assert anyio_backend
+def test_a_lease_without_end_is_shown(app: Any, worker: TermsCaller, redis: Redis, score: float) -> None:
     worker.take("t1", ONE)
     redis.zadd(KEY["leases"], {"t1": score})
-    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
-    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
-        answer = await client.get("/limit?name=api")
-    assert answer.status_code == 200
-    assert "t1" in answer.text
+    (answer,) = pages(app, "limit?name=api")
+    assert (answer.status_code, "t1" in answer.text) == (200, True)

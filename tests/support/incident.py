@@ -42,15 +42,11 @@ class Incident:
     Attributes:
         works: a worker that answers.
         frozen: one that has not renewed for long.
-        killed: one that is gone, without a sign-off.
-        old: one of an older release.
         parked: how many tasks wait, by limit.
     """
 
     works: TermsCaller
     frozen: TermsCaller
-    killed: TermsCaller
-    old: TermsCaller
     parked: dict[str, int] = field(default_factory=dict)
 
     def park(self, tasks: list[tuple[str, Needs, float]], queue: str = "q") -> None:
@@ -70,19 +66,19 @@ def incident(client: Redis, *, paused_keys: int = 51, keys: int = 1501) -> Incid
         keys: of ``tenant`` and ``user`` together; those of ``user`` have one task that waits each.
     """
     works, frozen, killed, old = (TermsCaller(client, letter * 8, "q", prefix=KEYS.prefix) for letter in "abcd")
-    made = Incident(works, frozen, killed, old)
-    made.old.declare(Limit("orders", 8))
-    made.old.look(0)
-    made.works.declare(*LIMITS)
-    made.works.look(0)
-    for worker, task in ((made.frozen, "frozen"), (made.killed, "killed")):
+    made = Incident(works, frozen)
+    old.declare(Limit("orders", 8))
+    old.look(0)
+    works.declare(*LIMITS)
+    works.look(0)
+    for worker, task in ((frozen, "frozen"), (killed, "killed")):
         worker.know(ORDERS)
         worker.take(task, terms(ORDERS).same)
-    made.works.take("trains", terms(GPU).same)
+    works.take("trains", terms(GPU).same)
     _held_since(client, "trains", 2 * HOUR)
     tenants = [(f"tenant {number}", _of(TENANT, f"t{number}"), HOUR / 2 + number) for number in range(paused_keys)]
     users = [(f"user {number}", _of(USER, f"u{number}"), 1.0) for number in range(keys - paused_keys)]
-    _pause(made.works, "tenant")
+    _pause(works, "tenant")
     made.park(tenants + users)
     made.park([(f"gpu {number}", terms(GPU).same, 700.0 - number) for number in range(3)])
     made.park([(f"export {number}", terms(REPORTS).same, HOUR) for number in range(2)], queue="exports")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from tests.support.waiting import until
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 TOKEN = "a-token-of-some-length"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +79,6 @@ def page(app: Any) -> Iterator[Site]:
     """The page for ana, with all rights."""
     with visited(asgi(app, lambda _: "all", lambda _: "ana", command="celery -A shop")) as site:
         yield site
-
-
-@pytest.fixture
-def visit() -> Callable[..., Any]:
-    """``with visit(page): ...``."""
-    return visited
 
 
 def own_server(app: Any, *, token: str | None = None, rights: Any = "all", root_path: str = "") -> Any:

@@ -29,11 +29,11 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app
-from tests.control.test_looking import API, of, park
+from tests.control.hours import tell_counts
+from tests.control.test_looking import API, fill_and_park, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import TOKEN, own_server, served
-from tests.web.test_overview import tell_counts
 from tests.web.test_pages import HOSTILE, KEYS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -134,8 +134,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def browser(chromium: Browser, app: Any, worker: TermsCaller) -> Iterator[Browser]:
     """At the page of an app whose limit ``api`` is full, as ana, with all rights."""
-    for number in range(5):
-        park(worker, f"t{number}", terms(API).same) if number > 1 else worker.arrive(f"t{number}", terms(API).same)
+    fill_and_park(worker, 3)
     app.conf.update(throttle_environment="production")
     with served(asgi(app, lambda _: "all", lambda _: "ana", command="celery -A shop")) as url:
         chromium.url = url

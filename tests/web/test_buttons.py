@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
 from celery_throttle.control.limit_control import LimitControl
-from tests.control.test_looking import API, TENANT, of
-from tests.store.terms_caller import TermsCaller, terms
+from tests.control.test_looking import API, ONE, TENANT, of
+from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
-from tests.web.test_changes import CHANGE, copied
-
-
-def api(app: Any) -> LimitControl:
-    return ThrottleControl(app).limit("api")
+from tests.web.test_changes import CHANGE, api, copied
 
 
 def buttons(answer: Any) -> list[str]:
@@ -32,27 +29,27 @@ def _known(worker: TermsCaller) -> None:
     worker.know(TENANT)
 
 
-def test_running_limit_offers_pause_first(page: Site) -> None:
-    assert buttons(page.get("limit?name=api")) == ["pause", "set", "disable"]
+#: The task that was sent back waits, too.
+HELD_BACK = ["release-hold", "pause", "set", "disable", "drop"]
 
 
 @pytest.mark.parametrize(
-    ("begin", "end"),
-    [("pause", "resume"), ("disable", "enable"), ("override", "reset")],
+    ("begin", "offers"),
+    [
+        (lambda limit, worker: None, ["pause", "set", "disable"]),
+        (lambda limit, worker: limit.pause(), ["resume", "pause", "set", "disable"]),
+        (lambda limit, worker: limit.disable(), ["enable", "pause", "set", "disable"]),
+        (lambda limit, worker: limit.override(3), ["reset", "pause", "set", "disable"]),
+        (lambda limit, worker: worker.send_back(worker.take("t", API), 900.0), HELD_BACK),
+        (lambda limit, worker: worker.put("t", ONE), ["pause", "set", "disable", "drop"]),
+    ],
+    ids=["runs", "is paused", "is disabled", "is overridden", "is held back", "has parked tasks"],
 )
-def test_changed_limit_offers_the_end_of_the_change_first(page: Site, app: Any, begin: str, end: str) -> None:
-    getattr(api(app), begin)(*[3] if begin == "override" else [])
-    assert buttons(page.get("limit?name=api"))[0] == end
-
-
-def test_limit_that_is_held_back_offers_the_end_of_that_first(page: Site, worker: TermsCaller) -> None:
-    worker.send_back(worker.take("t", API), 900.0)
-    assert buttons(page.get("limit?name=api"))[0] == "release-hold"
-
-
-def test_drop_is_offered_last_and_only_where_tasks_wait(page: Site, worker: TermsCaller) -> None:
-    worker.put("t", terms(API).same)
-    assert buttons(page.get("limit?name=api"))[-1] == "drop"
+def test_changes_that_are_offered_where_a_limit(
+    page: Site, app: Any, worker: TermsCaller, begin: Callable[[LimitControl, TermsCaller], object], offers: list[str]
+) -> None:
+    begin(api(app), worker)
+    assert buttons(page.get("limit?name=api")) == offers
 
 
 def test_key_of_a_paused_limit_offers_to_resume_the_limit(page: Site, app: Any, worker: TermsCaller) -> None:
@@ -88,6 +85,6 @@ def test_change_lasts_two_hours_unless_something_else_is_chosen(page: Site, app:
 @pytest.mark.parametrize("path", [f"{CHANGE}&change=drop", f"{CHANGE}&change=disable", "task/drop?id=t"])
 def test_first_button_of_a_form_changes_nothing(page: Site, worker: TermsCaller, path: str) -> None:
     """A browser takes the first one when the user presses Enter in a field."""
-    worker.put("t", terms(API).same)
+    worker.put("t", ONE)
     form = page.get(path).text.partition('<form method="post"')[2].partition("</form>")[0]
     assert 'formmethod="get"' in re.findall(r"<button[^>]*>", form)[0]

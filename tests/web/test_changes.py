@@ -20,7 +20,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, of, park
+from tests.control.test_looking import API, ONE, fill, fill_and_park, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, KEYS, text
@@ -74,8 +74,7 @@ def test_a_hold_is_released(page: Site, app: Any, worker: TermsCaller) -> None:
 
 
 def test_parked_tasks_are_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
     looked = page.get(f"{CHANGE}&change=drop")
     assert "3 tasks would be dropped." in text(looked)
     assert api(app).status().parked == 3
@@ -115,13 +114,27 @@ def test_another_rate(page: Site, app: Any, worker: TermsCaller) -> None:
     assert "write it as the rate, 5/s" in html.unescape(page.post(at, {"change": "set", "permits": "5/s"}).text)
 
 
-def test_forecast_of_another_number(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(6):
-        worker.arrive(f"t{number}", terms(API).same)
-    shown = text(page.get(f"{CHANGE}&change=set&permits=4&for=2h&why=x"))
-    for line in str(api(app).forecast(4)).split("\n"):
+@pytest.mark.parametrize(
+    ("begins", "asked", "forecast"),
+    [
+        (lambda limit: None, "set&permits=4&for=2h&why=x", {"permits": 4}),
+        (lambda limit: limit.pause(), "resume", {"after": "resume"}),
+        (lambda limit: limit.override(1), "reset", {"after": "reset"}),
+        (lambda limit: limit.disable(), "enable", {"after": "enable"}),
+        (lambda limit: None, "release-hold", {"after": "release-hold"}),
+    ],
+)
+def test_form_of_a_change_has_its_forecast(
+    page: Site, app: Any, worker: TermsCaller, begins: Callable[[Any], None], asked: str, forecast: dict[str, Any]
+) -> None:
+    begins(api(app))
+    for number in range(5):
+        worker.put(f"t{number}", ONE)
+    before = api(app).audit()
+    shown = text(page.get(f"{CHANGE}&change={asked}"))
+    for line in str(api(app).forecast(**forecast)).split("\n"):
         assert line in shown
-    assert api(app).status().override is None
+    assert api(app).audit() == before
 
 
 def test_an_hour_is_simulated_beside_the_override(
@@ -151,28 +164,6 @@ def test_a_simulation_that_is_not_possible_leaves_the_form(page: Site, store_cou
     assert "simulate: arrivals must be 'x1.5' or a number a second, got '<b>'" in html.unescape(answer.text)
     assert "<b>" not in answer.text
     assert "4 permits instead of 2" in text(answer)
-
-
-@pytest.mark.parametrize(
-    ("begins", "change", "line"),
-    [
-        (lambda limit: limit.pause(), "resume", "api: not paused any more."),
-        (lambda limit: limit.override(1), "reset", "api: 2 permits instead of 1."),
-        (lambda limit: limit.disable(), "enable", "api: not disabled any more, 2 permits instead of any number."),
-        (lambda limit: None, "release-hold", "api: not held back, nothing would change."),
-    ],
-)
-def test_forecast_of_the_end_of_a_change(
-    page: Site, app: Any, worker: TermsCaller, begins: Callable[[Any], None], change: Any, line: str
-) -> None:
-    worker.know(API)
-    begins(api(app))
-    for number in range(5):
-        worker.put(f"t{number}", terms(API).same)
-    shown = text(page.get(f"{CHANGE}&change={change}"))
-    assert line in shown
-    for each in str(api(app).forecast(after=change)).split("\n"):
-        assert each in shown
 
 
 @pytest.mark.parametrize(
@@ -233,8 +224,7 @@ def test_parts_of_a_query_may_have_any_name(page: Site) -> None:
 
 
 def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        (park if number > 1 else run_it)(worker, f"t{number}", terms(API).same)
+    fill_and_park(worker, 2)
     assert "task/drop" in page.get("task?id=t3").text
     assert "task/drop" not in page.get("task?id=t0").text
     assert page.get("task/drop?id=t0").status_code == 400
@@ -243,10 +233,6 @@ def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
     assert api(app).status().parked == 1
     change = ThrottleControl(app).audit()[0]
     assert (change.action, change.by, change.why, change.task_id) == ("drop", "ana", "wrong input", "t3")
-
-
-def run_it(worker: TermsCaller, task: str, needs: Any) -> None:
-    worker.arrive(task, needs)
 
 
 def test_a_lock_is_taken_away(page: Site, app: Any) -> None:
@@ -287,10 +273,9 @@ def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> 
 
 def _after_throttle(command: str) -> list[str]:
     """Return a command as a shell splits it, from its name on."""
-    begin = "celery -A shop throttle "
-    assert command.startswith(begin)
-    script = f"printf '%s\\0' {command.removeprefix(begin)}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    begin, found, words = command.partition(" throttle ")
+    assert (begin, bool(found)) == ("celery -A shop", True)
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True)
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -303,10 +288,7 @@ def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
 
 
 def test_terminal_escapes_are_not_pasted_into_a_shell() -> None:
-    command = Commands("celery").throttle("drop", options=[("task", "a\r\x1b[2Jb'c\\"), ("yes", None)])
+    command = Commands("celery -A shop").throttle("drop", options=[("task", "a\r\x1b[2Jb'c\\"), ("yes", None)])
     assert command.isprintable()
-    done = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {command.partition('throttle ')[2]}"], capture_output=True, check=True
-    )
-    assert done.stdout.decode().split("\0")[:-1] == ["drop", "--task=a\r\x1b[2Jb'c\\", "--yes"]
+    assert _after_throttle(command) == ["drop", "--task=a\r\x1b[2Jb'c\\", "--yes"]
     assert python(Bucket("a'b", "\n"), "pause", why="x").isprintable()

@@ -8,26 +8,17 @@ from typing import Any
 
 import pytest
 
-from celery_throttle import Limit, ThrottleControl
-from celery_throttle.core.history import place_of
-from celery_throttle.store.history import by_limit
-from celery_throttle.store.scripts import execute
+from celery_throttle import ThrottleControl
+from tests.control.hours import tell_counts
 from tests.control.test_looking import API, TENANT
 from tests.store.caller import needs_of
-from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
 
 
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
-    def tell(limit: Limit = API) -> None:
-        told = counts(at_once=6, parked=6, failed=2)
-        told[place_of(1.0)] = 6
-        worker.know(limit)
-        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
-
-    return tell
+    return lambda limit=API: tell_counts(worker, limit, at_once=6, waited=6, parked=6, failed=2)
 
 
 def charts(answer: Any) -> dict[str, str]:
@@ -58,8 +49,11 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
 def test_a_chart_has_times_and_a_value_for_each_period(page: Site, count: Callable[..., None]) -> None:
     """Also on touch screens, and of periods without a bar."""
     count()
-    for path, periods, minutes in (("limit?name=api", 60, 60), ("limit?name=api&day=1", 96, 24 * 60)):
-        drawn = charts(page.get(path))["Started"]
+    for more, time, periods, minutes in (("", "hour", 60, 60), ("&day=1", "day", 96, 24 * 60)):
+        answer = page.get(f"limit?name=api{more}")
+        assert f">The last {time}</h2>" in answer.text
+        drawn = charts(answer)["Started"]
+        assert f'viewBox="0 0 {periods} ' in drawn
         (axis,) = re.findall(r'<p class="axis">(.*?)</p>', drawn)
         begin, middle, end = re.findall(r"<span>(\d\d:\d\d)(?: UTC)?</span>", axis)
         apart = [(_minute(later) - _minute(earlier)) % (24 * 60) for earlier, later in ((begin, middle), (middle, end))]
@@ -82,17 +76,9 @@ def test_when_each_task_in_line_starts(page: Site, worker: TermsCaller) -> None:
     for number in range(4):
         worker.arrive(f"t{number}", needs_of(API))
     assert "Starts in about" not in page.get("limit?name=api").text, "nothing is counted yet"
-    told = counts(at_once=10, ended=8, run_time=16_000)
-    execute(worker.client, worker.store.count(by_limit({needs_of(API).text: told})))
+    tell_counts(worker, API, at_once=10, ended=8, run_time=16_000)
     found = re.findall(r'data-label="Starts in about" class="right">(.*?)</td>', page.get("limit?name=api").text)
     assert found == ["1.0 s", "2.0 s"]
-
-
-def test_the_last_day(page: Site, count: Callable[..., None]) -> None:
-    count()
-    answer = page.get("limit?name=api&day=1")
-    assert 'viewBox="0 0 96 ' in charts(answer)["Started"]
-    assert "The last day" in answer.text
 
 
 def test_changes_are_marked(page: Site, app: Any, count: Callable[..., None]) -> None:

@@ -6,20 +6,24 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import pytest
 
 from tests.support.shell import CELERY, Shell
 from tests.support.workers import ROOT
-from tests.web.conftest import TOKEN
+from tests.web.conftest import BEARER, TOKEN
 
 WEB = ("-A", "tests.support.apps.features", "throttle", "web")
 
 
-def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
+@contextmanager
+def served_by_command(shell: Shell, *args: str) -> Iterator[str]:
+    """The URL of a page that the command serves until it is interrupted."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CELERY, str(ROOT), *WEB, "--port", "0", "--json"],
+        [sys.executable, "-c", CELERY, str(ROOT), *WEB, "--port", "0", "--json", *args],
         cwd=shell.directory,
         env=shell.env | {"THROTTLE_WEB_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
@@ -28,19 +32,20 @@ def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
     )
     try:
         assert process.stdout
-        url = json.loads(process.stdout.readline())["url"]
-        assert httpx.get(url).status_code == 401
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert "No limits are known" in httpx.get(url, headers=bearer).text
-        change = f"{url}limit/change?name=gpu&change=pause"
-        assert (
-            "celery -A tests.support.apps.features throttle pause --for=2h gpu"
-            in httpx.get(change, headers=bearer).text
-        )
+        yield json.loads(process.stdout.readline())["url"]
     finally:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert "Traceback" not in out + err
+
+
+def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
+    with served_by_command(shell) as url:
+        assert httpx.get(url).status_code == 401
+        assert "No limits are known" in httpx.get(url, headers=BEARER).text
+        change = f"{url}limit/change?name=gpu&change=pause"
+        command = "celery -A tests.support.apps.features throttle pause --for=2h gpu"
+        assert command in httpx.get(change, headers=BEARER).text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from tests.control.test_looking import TENANT, of
 from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
-from tests.web.test_pages import text
+from tests.web.test_pages import many, text
 
 LIMIT = "limit?name=tenant"
 
@@ -29,15 +29,6 @@ def wait(worker: TermsCaller, **lines: int) -> None:
     for key, count in lines.items():
         for number in range(count):
             worker.put(f"{key} {number}", of(key))
-
-
-def many(worker: TermsCaller, count: int) -> list[str]:
-    names = [f"k{number:04}" for number in range(count)]
-    for first in range(0, count, 100):
-        asked = [worker.arrival(f"t{name}", of(name)) for name in names[first : first + 100]]
-        worker.exchange(asked=asked)
-    worker.know(TENANT)
-    return names
 
 
 def test_keys_stand_below_holders_and_parked_tasks(page: Site, worker: TermsCaller) -> None:
@@ -78,13 +69,6 @@ def test_all_keys_are_reached_page_by_page(page: Site, worker: TermsCaller) -> N
     assert 'rel="prev"' in page.get(f"{LIMIT}&sort=name&page=2").text
     for wrong in ("0", "x", "-1", "9" * 20):
         assert page.get(f"{LIMIT}&page={wrong}").status_code == 400
-
-
-def test_numbers_of_a_limit_are_those_of_all_its_keys(page: Site, worker: TermsCaller) -> None:
-    many(worker, 130)
-    shown = text(page.get(LIMIT))
-    assert "Held 130 over 130 keys, 1 each" in shown
-    assert "100 of 130 keys" in shown.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_control_lists_keys_in_an_order(app: Any, worker: TermsCaller) -> None:

@@ -11,11 +11,11 @@ from redis import Redis
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web import overview
 from tests.control.conftest import run_in
-from tests.control.test_looking import API, TENANT, of
+from tests.control.test_looking import fill, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
 from tests.web.conftest import Site
-from tests.web.test_pages import rows, text
+from tests.web.test_pages import text
 
 IDLE = "no worker takes it (queue q)"
 
@@ -30,19 +30,15 @@ def states_of(answer: Any) -> dict[str, list[str]]:
     return found
 
 
-def test_every_waiting_limit_of_an_incident_has_a_state(page: Site, redis: Redis) -> None:
-    made = incident(redis)
-    found = states_of(page.get(""))
-    assert all(found[name] for name in made.parked)
-    assert found["reports"] == ["no worker takes it (queue exports)"]
-    assert found["gpu"] == ["full"]
-    assert found["user"] == [IDLE]
-    assert found["tenant"][0].startswith("paused")
+def test_states_of_an_incident_are_those_that_status_shows(page: Site, app: Any, redis: Redis) -> None:
+    incident(redis)
+    head, *lines = run_in(app, "status").lines
+    shown = {line.split()[0]: list(filter(None, line[head.index("STATE") :].split("; "))) for line in lines}
+    assert states_of(page.get("")) == shown
 
 
 def test_unserved_line_stands_before_lines_that_move(page: Site, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
     worker.put("waits", terms(Limit("zoo", 1)).same)
     assert list(states_of(page.get(""))) == ["zoo", "api"]
 
@@ -73,29 +69,8 @@ def test_states_of_keys_are_those_that_status_shows(page: Site, app: Any, worker
     assert {row[0]: row[-1].split("; ") for row in run_in(app, "status").rows[1:]} == found
 
 
-def test_limit_page_names_the_obstacle_of_its_line(page: Site, worker: TermsCaller) -> None:
-    worker.know(API)
-    worker.put("waits", terms(API).same)
-    assert IDLE in text(page.get("limit?name=api"))
-
-
-def test_task_that_waits_for_another_limit_names_it(page: Site, app: Any, worker: TermsCaller) -> None:
-    both = terms(TENANT, API).needs({"keys": {"tenant": "acme"}})
-    worker.know(API)
-    ThrottleControl(app).limit("api").pause()
-    worker.put("waits", both)
-    for name, states in states_of(page.get("")).items():
-        assert states, name
-
-
 def test_lines_beyond_the_bound_are_marked(page: Site, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "_MOST_LINES", 1)
     for name in ("one", "two"):
         worker.put(name, terms(Limit(name, 1)).same)
     assert sorted(states_of(page.get("")).values()) == [[IDLE], ["not looked at"]]
-
-
-def test_limit_without_waiting_tasks_has_no_such_state(page: Site, worker: TermsCaller) -> None:
-    worker.know(API)
-    assert states_of(page.get("")) == {"api": []}
-    assert len(rows(page.get(""))) == 2

@@ -10,27 +10,14 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit
-from celery_throttle.core.history import place_of
-from celery_throttle.store.history import LastHour, by_limit
-from celery_throttle.store.scripts import execute
+from celery_throttle.store.history import LastHour
 from celery_throttle.web.charts import SPARK_HEIGHT, spark
-from tests.control.test_looking import API, TENANT
-from tests.store.caller import needs_of
+from tests.control.hours import tell_counts
+from tests.control.test_looking import API, ONE, TENANT
 from tests.store.cost import commands
-from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import NONE, rows, text
-
-
-def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:
-    """Have a worker send its counts: how many started at once, and after a second in line."""
-    told = counts(at_once=at_once)
-    told[place_of(1.0)] = waited
-    worker.declare(*limits)
-    for first in range(0, len(limits), 100):
-        by_needs = {needs_of(limit).text: told for limit in limits[first : first + 100]}
-        execute(worker.client, worker.store.count(by_limit(by_needs)))
 
 
 @pytest.fixture
@@ -93,7 +80,7 @@ def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Ca
 
 def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
     """Also beside more lines than a page can look at one by one."""
-    worker.put("late", terms(API).same, age=7200)
+    worker.put("late", ONE, age=7200)
     for number in range(120):
         for _ in range(2):
             worker.put(f"{number} {_}", terms(TENANT).needs({"keys": {"tenant": str(number)}}))

@@ -16,7 +16,7 @@ from celery_throttle.core.task_codes import code_of
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, MAIL, of, park
+from tests.control.test_looking import API, MAIL, ONE, TENANT, fill, fill_and_park, of, park
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import Site, visited
@@ -48,12 +48,21 @@ def rows(answer: Any) -> list[str]:
     return [re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", each))).strip() for each in found]
 
 
+def many(worker: TermsCaller, count: int) -> list[str]:
+    """Have a task of each of so many keys hold its permit; return the keys."""
+    names = [f"k{number:04}" for number in range(count)]
+    for first in range(0, count, 100):
+        asked = [worker.arrival(f"t{name}", of(name)) for name in names[first : first + 100]]
+        worker.exchange(asked=asked)
+    worker.know(TENANT)
+    return names
+
+
 # -- overview ----------------------------------------------------------------------------------------------------------
 
 
 def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
     worker.arrive("mail", terms(MAIL).same)
     for tenant, count in (("acme", 3), ("other", 1)):
         for number in range(count):
@@ -121,49 +130,38 @@ def test_nothing_to_see(page: Site) -> None:
 # -- a limit -----------------------------------------------------------------------------------------------------------
 
 
-def test_which_tasks_hold(page: Site, worker: TermsCaller) -> None:
-    """Two may share a limit; tasks that this app lacks are not named."""
-    for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
-        worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)])
-    found = rows(page.get("limit?name=api"))
-    assert any(each.startswith("ours call 1 permit of api") for each in found), found
-    assert any(each.startswith("theirs 1 permit of api") for each in found), found
-    assert page.get("api/limit?name=api").json()["holders"][0]["task_name"] == "call"
-
-
 def test_one_limit(page: Site, worker: TermsCaller) -> None:
-    for task in ("one", "two"):
-        worker.arrive(task, terms(API).same)
+    """Two tasks may share it; those that this app lacks are not named."""
+    for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
+        worker.exchange(asked=[worker.arrival(task, ONE)._replace(code=code)])
     for task in ("three", "four"):
-        park(worker, task, terms(API).same)
-    shown = text(page.get("limit?name=api"))
-    assert "Held 2 of 2 Parked 2 In the code 2 permits full" in shown
-    found = rows(page.get("limit?name=api"))
-    assert re.fullmatch(r"(one|two) 1 permit of api aaaaaaaa queue q [\d.]+ s (9m \d+s|10m 0s)", found[1])
+        park(worker, task, ONE)
+    answer = page.get("limit?name=api")
+    assert "Held 2 of 2 Parked 2 In the code 2 permits full" in text(answer)
+    found = rows(answer)
+    held = r"1 permit of api aaaaaaaa queue q [\d.]+ s (9m \d+s|10m 0s)"
+    assert re.fullmatch(rf"ours call {held}", found[1])
+    assert re.fullmatch(rf"theirs {held}", found[2])
     assert re.fullmatch(r"1 three call api q [\d.]+ s", found[4])
     assert re.fullmatch(r"2 four call api q [\d.]+ s", found[5])
 
 
 def test_hidden_rows_are_counted(page: Site, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(Limit("wide", 9)).same)
+    fill(worker, 5, terms(Limit("wide", 9)).same)
     shown = text(page.get("limit?name=wide&most=2"))
     assert "2 tasks; the holders of 3 more permits are not shown." in shown
     assert "not shown" not in text(page.get("limit?name=wide"))
 
 
 def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
-    tenant = Limit("tenant", 1, key="tenant_id")
-    for first in range(0, 5000, 100):
-        asked = [worker.arrival(f"t{number}", of(f"k{number}")) for number in range(first, first + 100)]
-        worker.exchange(asked=asked)
-    worker.know(tenant)
+    many(worker, 5000)
     worker.arrive("waits", of("k4321"))
     answer = page.get("limit?name=tenant")
     assert (
         "100 of 5 000 keys. Sorted: stopped first , longest line first , by name . These are the first 1 000 found."
         in text(answer).replace("\N{NO-BREAK SPACE}", " ")
     )
+    assert "Held 5 000 over 5000 keys, 1 each" in text(answer).replace("\N{NO-BREAK SPACE}", " ")
     of_keys = [each for each in rows(answer) if each.startswith("k")]
     assert of_keys[0].startswith("k4321 1 of 1 1 full")
     overview = text(page.get("")).replace("\N{NO-BREAK SPACE}", " ")
@@ -201,8 +199,7 @@ def test_missing_parameter_is_named(page: Site, path: str) -> None:
 
 
 def test_why_a_task_waits(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        park(worker, f"t{number}", terms(API).same) if number > 1 else worker.arrive(f"t{number}", terms(API).same)
+    fill_and_park(worker, 2)
     shown = text(page.get("task?id=t3"))
     assert "parked, place 2 in the line of api" in shown
     for reason in ThrottleControl(app).explain("t3").reasons:
@@ -221,7 +218,7 @@ def test_locks_and_audit(page: Site, app: Any, worker: TermsCaller) -> None:
 
 def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) -> None:
     ThrottleControl(app).limit("api").pause(by="bob")
-    park(worker, "t", terms(API).same)
+    park(worker, "t", ONE)
     shown = text(page.get("report"))
     assert "Limit api is paused: 1 task waits" in shown
     assert "celery -A shop throttle resume api" in shown
@@ -229,8 +226,7 @@ def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) ->
 
 
 def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(4):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 4)
     ThrottleControl(app).limit("api").pause(by="bob", until=3600)
     for path, args in (
         ("limits", ["status"]),
@@ -268,8 +264,7 @@ def test_the_live_part_is_sent_once(page: Site, app: Any, worker: TermsCaller) -
 
 def test_a_wait_that_goes_on_is_no_change(page: Site, worker: TermsCaller) -> None:
     """The script lets it go on; else every answer would be a new one where a task waits."""
-    for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 3)
     first = page.get("?part=live")
     assert re.search(r"<time [^>]*>[\d.]+ s</time>", first.text)
     assert page.get("?part=live", headers={"If-None-Match": first.headers["etag"]}).status_code == 304

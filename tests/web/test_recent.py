@@ -15,9 +15,9 @@ from redis import Redis
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.web import asgi
 from celery_throttle.web.recent import Recent
-from tests.control.test_looking import API
+from tests.control.test_looking import API, fill
 from tests.store.cost import commands
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.waiting import until
 from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
 from tests.web.test_pages import rows
@@ -67,28 +67,28 @@ def test_it_is_not_kept_for_longer(source: Source) -> None:
     until(lambda: recent("a") == 2)
 
 
-def test_long_reading_delays_no_late_viewer(source: Source) -> None:
-    recent = Recent(source.read, 0.05)
-    source.goes_on.clear()
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(recent, "a")
-        until(lambda: source.began)
-        source.value, long_after = 2, monotonic() + 0.05
-        until(lambda: monotonic() > long_after)
-        second = threads.submit(recent, "a")
-        until(lambda: len(source.began) == 2)
-        source.goes_on.set()
-    assert (first.result(), second.result()) == (1, 2)
+def wait_long(_: Recent[object]) -> None:
+    long_after = monotonic() + 0.05
+    until(lambda: monotonic() > long_after)
 
 
-def test_reading_during_a_change_is_not_kept(source: Source) -> None:
-    recent = Recent(source.read, 60)
+@pytest.mark.parametrize(
+    ("kept", "happens"),
+    [
+        pytest.param(0.05, wait_long, id="it takes longer than it would be kept"),
+        pytest.param(60, lambda recent: recent.forget(), id="something was changed meanwhile"),
+    ],
+)
+def test_reading_that_goes_on_is_not_for_the_next_viewer_if(
+    source: Source, kept: float, happens: Callable[[Recent[object]], None]
+) -> None:
+    recent = Recent(source.read, kept)
     source.goes_on.clear()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(recent, "a")
         until(lambda: source.began)
         source.value = 2
-        recent.forget()
+        happens(recent)
         second = threads.submit(recent, "a")
         until(lambda: len(source.began) == 2)
         source.goes_on.set()
@@ -152,12 +152,10 @@ def test_viewer_that_gives_up_stops_no_shared_reading(source: Source) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_many_viewers_cost_the_store_as_much_as_one(
-    app: Any, worker: TermsCaller, redis: Redis, visit: Callable[..., Any]
-) -> None:
+def test_many_viewers_cost_the_store_as_much_as_one(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.declare(*(Limit(f"limit-{number}", 1) for number in range(20)))
     costs = []
-    with visit(asgi(app)) as page:
+    with visited(asgi(app)) as page:
         for viewers in (1, 10):
             ThrottleControl(app).limit("api").pause()  # every kept reading is dropped
             with commands(redis) as made, ThreadPoolExecutor(10) as threads:
@@ -169,8 +167,7 @@ def test_many_viewers_cost_the_store_as_much_as_one(
 
 
 def test_a_change_by_this_process_is_seen_at_once(page: Site, app: Any, worker: TermsCaller) -> None:
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
 
     def seen() -> str:
         return rows(page.get(""))[1]
@@ -204,8 +201,7 @@ class Workers:
 @pytest.fixture
 def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
     """The workers that a report asks, since a task is parked."""
-    for number in range(3):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 3)
     workers = Workers()
     monkeypatch.setattr("celery_throttle.control.checks.consumed", workers.consumed)
     return workers
@@ -248,6 +244,5 @@ def waiting(row: str) -> int:
 def test_a_change_by_others_is_seen_soon(page: Site, worker: TermsCaller) -> None:
     worker.know(API)
     assert waiting(rows(page.get(""))[1]) == 0
-    for number in range(5):
-        worker.arrive(f"t{number}", terms(API).same)
+    fill(worker, 5)
     until(lambda: waiting(rows(page.get(""))[1]) == 3, timeout=3)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,16 +14,14 @@ from starlette.routing import Route
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.web.serving import root_of
-from tests.control.test_looking import API, park
-from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import CELERY, Shell
-from tests.support.workers import ROOT
-from tests.web.conftest import SAME, TOKEN, own_server, served
-from tests.web.test_command import WEB
+from tests.control.test_looking import API, ONE, park
+from tests.store.terms_caller import TermsCaller
+from tests.support.shell import Shell
+from tests.web.conftest import BEARER, SAME, TOKEN, own_server, served
+from tests.web.test_command import served_by_command
 from tests.web.test_mounted import seen_from
 
 PREFIX = "/ops/throttle"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def proxy(behind: str, *, strips: bool) -> Any:
@@ -56,7 +50,7 @@ def proxy(behind: str, *, strips: bool) -> Any:
 @pytest.fixture(params=[True, False], ids=["stripped", "passed on"])
 def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Iterator[httpx.Client]:
     worker.know(API)
-    park(worker, "t", terms(API).same)
+    park(worker, "t", ONE)
     app.tasks["charge"].apply_async((17, 5))
     page = own_server(app, token=TOKEN, root_path=PREFIX)
     with (
@@ -111,19 +105,7 @@ def test_root_path_that_cannot_work_is_refused(given: str) -> None:
 
 
 def test_command_serves_below_its_root_path(shell: Shell) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", CELERY, str(ROOT), *WEB, "--port", "0", "--root-path", PREFIX, "--json"],
-        cwd=shell.directory,
-        env=shell.env | {"THROTTLE_WEB_TOKEN": TOKEN},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        url = json.loads(process.stdout.readline())["url"]
+    with served_by_command(shell, "--root-path", PREFIX) as url:
         assert url.endswith(f"{PREFIX}/")
-        assert f'href="{PREFIX}/page.css' in httpx.get(url, headers=BEARER).text
-        assert f'href="{PREFIX}/page.css' in httpx.get(url.replace(PREFIX, ""), headers=BEARER).text
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        for each in (url, url.replace(PREFIX, "")):
+            assert f'href="{PREFIX}/page.css' in httpx.get(each, headers=BEARER).text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +11,13 @@ from httpx import Response
 from starlette.requests import Request
 
 from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web import asgi, tokens
 from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
 from tests.control.test_looking import API
 from tests.store.terms_caller import TermsCaller
-from tests.web.conftest import SAME, TOKEN, Site, own_server, visited
+from tests.web.conftest import BEARER, SAME, TOKEN, Site, own_server, visited
 
 PAUSE = "limit/change?name=api"
 FIELDS = {"change": "pause"}
@@ -53,13 +54,6 @@ def test_rights_of_each_visitor(app: Any, access: Any) -> None:
         assert not paused(app)
         assert page.post(PAUSE, FIELDS, **SAME, **{"X-Rights": "all"}).status_code == 303
         assert paused(app)
-
-
-def test_without_access_it_is_only_read(app: Any) -> None:
-    with visited(asgi(app)) as page:
-        assert page.get("").status_code == 200
-        assert page.post(PAUSE, FIELDS).status_code == 403
-    assert not paused(app)
 
 
 def test_a_word_that_is_no_right(app: Any) -> None:
@@ -189,6 +183,13 @@ def signed_in(page: Site, token: str = TOKEN, **query: str) -> Response:
 
 
 @pytest.fixture
+def private(app: Any) -> Iterator[Site]:
+    """A page that wants a token."""
+    with visited(own_server(app, token=TOKEN)) as page:
+        yield page
+
+
+@pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time of sessions and pauses, to be moved by hand."""
     now = [1000.0]
@@ -196,43 +197,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_signing_in_by_post_begins_a_session(app: Any) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        for path in GUARDED:
-            assert page.get(path).status_code == 401
-        assert page.get("page.css").status_code == 200
-        form = page.get("limit?name=api&key=").text
-        assert 'method="post" action="/sign-in?next=%2Flimit%3Fname%3Dapi%26key%3D"' in form
-        answer = signed_in(page, next="/limit?name=api&key=")
-        assert (answer.status_code, answer.headers["location"]) == (303, "/limit?name=api&key=")
-        cookie = answer.headers["set-cookie"]
-        assert TOKEN not in cookie
-        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {each.strip() for each in cookie.split(";")}
-        assert page.get("limit?name=api").status_code == 200  # the client has kept it
-        assert page.get("sign-in", follow_redirects=True).status_code == 200
-        assert page.post(PAUSE, FIELDS).status_code == 303
-        assert page.post(PAUSE, FIELDS, Origin="http://evil.example").status_code == 403
+def test_signing_in_by_post_begins_a_session(private: Site, server: EmbeddedServer) -> None:
+    for path in GUARDED:
+        answer = private.get(path)
+        assert (answer.status_code, server.url in answer.text) == (401, False), path
+    assert private.get("page.css").status_code == 200
+    form = private.get("limit?name=api&key=").text
+    assert 'method="post" action="/sign-in?next=%2Flimit%3Fname%3Dapi%26key%3D"' in form
+    answer = signed_in(private, next="/limit?name=api&key=")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/limit?name=api&key=")
+    cookie = answer.headers["set-cookie"]
+    assert TOKEN not in cookie
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {each.strip() for each in cookie.split(";")}
+    assert private.get("limit?name=api").status_code == 200  # the client has kept it
+    assert private.get("sign-in", follow_redirects=True).status_code == 200
+    assert private.post(PAUSE, FIELDS).status_code == 303
+    assert private.post(PAUSE, FIELDS, Origin="http://evil.example").status_code == 403
 
 
-def test_token_in_an_address_starts_no_session(app: Any) -> None:
+def test_token_in_an_address_starts_no_session(private: Site) -> None:
     """Addresses are kept by browsers, proxies and logs."""
-    with visited(own_server(app, token=TOKEN)) as page:
-        answer = page.get("limit", params={"name": "api", "token": TOKEN})
-        assert (answer.status_code, "set-cookie" in answer.headers, TOKEN in answer.text) == (401, False, False)
-        assert page.client.get(f"{page.url}sign-in", params={"token": TOKEN}).status_code == 401
+    answer = private.get("limit", params={"name": "api", "token": TOKEN})
+    assert (answer.status_code, "set-cookie" in answer.headers, TOKEN in answer.text) == (401, False, False)
+    assert private.client.get(f"{private.url}sign-in", params={"token": TOKEN}).status_code == 401
 
 
-def test_session_ends_after_its_time(app: Any, clock: list[float]) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        cookie = signed_in(page).headers["set-cookie"]
-        assert "Max-Age=43200" in cookie
-        sent = {"Cookie": cookie.partition(";")[0]}
-        clock[0] += 43_199
-        assert page.get("", headers=sent).status_code == 200
-        clock[0] += 2
-        assert page.get("", headers=sent).status_code == 401
-        answer = page.client.post(page.url + PAUSE, data=FIELDS, headers=SAME | sent)
-        assert (answer.status_code, "A token is needed" in answer.text) == (401, True)
+def test_session_ends_after_its_time(private: Site, clock: list[float]) -> None:
+    cookie = signed_in(private).headers["set-cookie"]
+    assert "Max-Age=43200" in cookie
+    sent = {"Cookie": cookie.partition(";")[0]}
+    clock[0] += 43_199
+    assert private.get("", headers=sent).status_code == 200
+    clock[0] += 2
+    assert private.get("", headers=sent).status_code == 401
+    answer = private.client.post(private.url + PAUSE, data=FIELDS, headers=SAME | sent)
+    assert (answer.status_code, "A token is needed" in answer.text) == (401, True)
 
 
 @pytest.mark.parametrize("rights", ["all", "read"])
@@ -253,8 +252,7 @@ def test_session_ends_by_signing_out(app: Any, rights: str) -> None:
 
 def test_visitor_without_session_gets_no_sign_out(app: Any) -> None:
     with visited(own_server(app, token=TOKEN)) as page, visited(own_server(app)) as local:
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert "sign-out" not in page.get("", headers=bearer).text + page.get("").text + local.get("").text
+        assert "sign-out" not in page.get("", headers=BEARER).text + page.get("").text + local.get("").text
         assert local.post("sign-in", {"token": TOKEN}).status_code == 404
 
 
@@ -268,26 +266,25 @@ def by_header(page: Site, token: str) -> int:
 
 @pytest.mark.parametrize("send", [wrong_by_form, by_header])
 def test_wrong_tokens_are_logged_and_followed_by_a_pause(
-    app: Any, clock: list[float], caplog: pytest.LogCaptureFixture, send: Callable[[Site, str], int]
+    private: Site, clock: list[float], caplog: pytest.LogCaptureFixture, send: Callable[[Site, str], int]
 ) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        assert signed_in(page).status_code == 303
-        sent = {"Cookie": "; ".join(f"{name}={value}" for name, value in page.client.cookies.items())}
-        page.client.cookies.clear()
-        assert [send(page, TOKEN[:-1]) for _ in range(7)] == [401] * 5 + [429] * 2
-        logged = [each.getMessage() for each in caplog.records if each.name == tokens.__name__]
-        assert logged == [f"celery_throttle: wrong token from 127.0.0.1, {count} in a row" for count in range(1, 6)]
-        assert send(page, TOKEN) == 429, "it is not looked at"
-        answer = signed_in(page, next="/audit")
-        assert "Too many wrong tokens: try again in 30 s." in answer.text
-        assert "next=%2Faudit" in answer.text
-        assert page.get("", headers=sent).status_code == 200, "a visitor that has signed in stays so"
-        clock[0] += 31
-        assert [send(page, "no"), send(page, "no")] == [401, 429], "each further one is followed by a pause"
-        clock[0] += 31
-        assert send(page, TOKEN) in (200, 303)
-        page.client.cookies.clear()
-        assert [send(page, "no") for _ in range(3)] == [401] * 3, "the right one ends the row"
+    assert signed_in(private).status_code == 303
+    sent = {"Cookie": "; ".join(f"{name}={value}" for name, value in private.client.cookies.items())}
+    private.client.cookies.clear()
+    assert [send(private, TOKEN[:-1]) for _ in range(7)] == [401] * 5 + [429] * 2
+    logged = [each.getMessage() for each in caplog.records if each.name == tokens.__name__]
+    assert logged == [f"celery_throttle: wrong token from 127.0.0.1, {count} in a row" for count in range(1, 6)]
+    assert send(private, TOKEN) == 429, "it is not looked at"
+    answer = signed_in(private, next="/audit")
+    assert "Too many wrong tokens: try again in 30 s." in answer.text
+    assert "next=%2Faudit" in answer.text
+    assert private.get("", headers=sent).status_code == 200, "a visitor that has signed in stays so"
+    clock[0] += 31
+    assert [send(private, "no"), send(private, "no")] == [401, 429], "each further one is followed by a pause"
+    clock[0] += 31
+    assert send(private, TOKEN) in (200, 303)
+    private.client.cookies.clear()
+    assert [send(private, "no") for _ in range(3)] == [401] * 3, "the right one ends the row"
 
 
 def test_memory_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,17 +298,15 @@ def test_memory_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert "192.0.2.8" in door._wrong
 
 
-def test_a_token_that_is_sent_each_time(app: Any) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert page.get("api/limits", headers=bearer).status_code == 200
-        assert page.post(PAUSE, FIELDS, **bearer).status_code == 303
-        for wrong in ("Bearer nope", f"Basic {TOKEN}", "Bearer", TOKEN, "Bearer \xff"):
-            assert page.get("api/limits", headers={"Authorization": wrong.encode("latin-1")}).status_code == 401
-        for cookie in (TOKEN, "", "\xff"):
-            sent = f"celery_throttle={cookie}".encode("latin-1")
-            assert page.get("", headers={"Cookie": sent}).status_code == 401
-        assert page.get("api/limits").json() == {"error": "A token is needed to see this page."}
+def test_a_token_that_is_sent_each_time(private: Site) -> None:
+    assert private.get("api/limits", headers=BEARER).status_code == 200
+    assert private.post(PAUSE, FIELDS, **BEARER).status_code == 303
+    for wrong in ("Bearer nope", f"Basic {TOKEN}", "Bearer", TOKEN, "Bearer \xff"):
+        assert private.get("api/limits", headers={"Authorization": wrong.encode("latin-1")}).status_code == 401
+    for cookie in (TOKEN, "", "\xff"):
+        sent = f"celery_throttle={cookie}".encode("latin-1")
+        assert private.get("", headers={"Cookie": sent}).status_code == 401
+    assert private.get("api/limits").json() == {"error": "A token is needed to see this page."}
 
 
 @pytest.mark.parametrize(
@@ -324,14 +319,8 @@ def test_a_token_that_is_sent_each_time(app: Any) -> None:
         ("/limit?name=a b&path=x&request=y\r\nX: 1", "/limit?name=a+b&path=x&request=y%0D%0AX%3A+1"),
     ],
 )
-def test_signing_in_leads_to_no_other_host(app: Any, asked: str, goes_to: str) -> None:
-    with visited(own_server(app, token=TOKEN)) as page:
-        assert signed_in(page, next=asked).headers["location"] == goes_to
-
-
-def test_visitor_that_may_only_read(app: Any) -> None:
-    with visited(own_server(app, token=TOKEN, rights="read")) as page:
-        assert page.post(PAUSE, FIELDS, Authorization=f"Bearer {TOKEN}").status_code == 403
+def test_signing_in_leads_to_no_other_host(private: Site, asked: str, goes_to: str) -> None:
+    assert signed_in(private, next=asked).headers["location"] == goes_to
 
 
 def test_without_a_token_only_this_machine_by_its_own_names(app: Any) -> None:

@@ -6,9 +6,9 @@ import pytest
 from redis import Redis
 
 from celery_throttle.web import fleet
-from tests.control.test_looking import API
+from tests.control.test_looking import ONE
 from tests.store.peek import KEY
-from tests.store.terms_caller import TermsCaller, terms
+from tests.store.terms_caller import TermsCaller
 from tests.support.incident import incident
 from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, rows, text
@@ -42,7 +42,7 @@ def test_queues_show_their_parked_tasks_and_consumers(
 
 def test_set_aside_records_are_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:
     assert "Nothing is set aside." in text(page.get("workers"))
-    worker.put(HOSTILE, terms(API).same)
+    worker.put(HOSTILE, ONE)
     redis.hset(KEY["records"], HOSTILE, "not a record")
     worker.exchange(2)  # which finds it
     page.post("limit/change?name=api", {"change": "pause"})
