@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from contextlib import suppress
@@ -170,9 +171,10 @@ def signed(by: object, why: object, whose: str = "") -> tuple[str, str]:
 
 def _text(whose: str, option: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ConfigurationError(
-            f"{whose}{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}: write "
-            f"{option}='their incident 42'"
+        wrong = f"{whose}{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}"
+        example = "ana" if option == "by" else "their incident 42"
+        raise ConfigurationError(f"{wrong}: write {option}={example!r}").for_shell(
+            f"{wrong}: write --{option} {shlex.quote(example)}"
         )
     return value
 

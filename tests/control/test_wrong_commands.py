@@ -113,6 +113,13 @@ def refused(shop: Any, line: str) -> tuple[int, str]:
         ("doctor --yes", 2, "`celery throttle doctor --repair --yes`"),
         ("remove-data --force", 2, "`celery throttle remove-data --yes --force`"),
         ("remove-data --yes", 1, "`celery throttle drain`"),
+        # The name of the operator, and the reason.
+        (f"pause api --why {LONG}", 2, "Error: Limit api: why must be text of 500 characters at most, got 'xx"),
+        (f"pause api --why {LONG}", 2, "write --why 'their incident 42'"),
+        (f"drop api --yes --by {LONG}", 2, "Error: Limit api: by must be text of 500 characters at most, got 'xx"),
+        (f"drain --yes --by {LONG}", 2, "write --by ana"),
+        (f"remove-data --yes --by {LONG}", 2, "write --by ana"),
+        (f"unlock charge -a [17,5] --why {LONG}", 2, "write --why 'their incident 42'"),
         # Identity locks.
         ("locks nope", 1, "Error: No throttled task 'nope' in this app. Its singletons: charge"),
         ("unlock nope", 1, "Error: No throttled task 'nope' in this app. Its singletons: charge"),
@@ -157,11 +164,6 @@ def test_an_error_names_the_command_to_type(shop: Any, line: str, code: int, sai
         *((f"{command} plain", 1, "Task plain has no limit: give it base=Throttled, limit=5") for command in READING),
         ("locks call", 2, "Task call: it has no lock, since it has no singleton=True"),
         ("unlock call", 2, "Task call: it has no lock, since it has no singleton=True"),
-        (f"pause api --why {LONG}", 2, "Limit api: why must be text of 500 characters at most"),
-        (f"drop api --yes --by {LONG}", 2, "Limit api: by must be text of 500 characters at most"),
-        (f"drain --yes --by {LONG}", 2, "by must be text of 500 characters at most"),
-        (f"remove-data --yes --by {LONG}", 2, "by must be text of 500 characters at most"),
-        (f"unlock charge -a [17,5] --why {LONG}", 2, "why must be text of 500 characters at most"),
     ],
 )
 def test_an_error_about_code_or_text_begins_with_its_place(shop: Any, line: str, code: int, said: str) -> None:
