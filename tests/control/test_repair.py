@@ -146,8 +146,7 @@ def test_a_member_that_is_out_of_order_is_named(worker: TermsCaller, run: Run, r
     fill(worker)
     last: Any = redis.zrange(KEY[index], -1, -1)
     redis.zadd(KEY[index], {last[0]: -1})
-    assert any("out of order" in line for line in run("doctor", "--repair").lines)
-    assert run("doctor", "--repair", "--yes").code == 0
+    repair(run, redis, "out of order")
     assert set(peek(redis).sets[index].values()) == {0}
 
 

@@ -48,6 +48,8 @@ local function look_at_change(member)
   if mends then redis.call('ZREM', AUDIT, member) end
 end
 
+-- First, since the tasks of a lane are read by their order.
+if name == 'lines' and (mends or from == '') then check_order() end
 local hash, page = hashes[name], nil
 from = from == '' and '0' or from
 if hash then
@@ -65,7 +67,6 @@ for i = 1, #found, 2 do
   end
 end
 local is_last = after == '0'
-if is_last and name == 'lines' then check_order() end
 if is_last and name == 'used' then check_counts(USED, name, holders_counted(COUNTED_MOST)) end
 if is_last and name == 'waiting' then check_counts(WAITING, name, waiting_counted()) end
 if is_last and name == 'sums' then check_counts(SUMS, name, sums_counted()) end
