@@ -10,13 +10,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from redis import Redis
 
 from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
@@ -35,13 +29,7 @@ T = TypeVar("T")
 picks = st.integers(0, 9)
 outcomes = st.sampled_from(("done", "done", "failed", "retry", "ignored", "again", "return", "requeue"))
 untils: st.SearchStrategy[tuple[LockUntil, float]] = st.sampled_from(
-    (
-        ("finished", 0.0),
-        ("finished", 0.0),
-        ("finished", 600.0),
-        ("started", 0.0),
-        ("expires", 0.0),
-    )
+    (("finished", 0.0), ("finished", 0.0), ("finished", 600.0), ("started", 0.0), ("expires", 0.0))
 )
 conflicts: st.SearchStrategy[OnConflict] = st.sampled_from(
     ("return_existing", "return_existing", "raise", "skip", "replace", "keep_last", "keep_last")

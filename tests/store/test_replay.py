@@ -24,10 +24,7 @@ def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, 
     for task in ("t3", "t4"):
         worker.put(task, two)
     first = worker.exchange(
-        2,
-        ended=[ended(each) for each in held],
-        asked=[worker.arrival("t5", two)],
-        parked=[worker.parcel("t6", two)],
+        2, ended=[ended(each) for each in held], asked=[worker.arrival("t5", two)], parked=[worker.parcel("t6", two)]
     )
     assert started(first) == ("t3", "t4")
     assert (first.asked, first.parked) == ((Answer.MUST_PARK,), (Answer.PARKED,))

@@ -147,9 +147,7 @@ def test_function_without_a_value_is_refused_at_binding(part: Any, option: str, 
     ids=range(6),
 )
 @pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})],
-    ids=range(4),
+    ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})], ids=range(4)
 )
 def test_wrong_arguments_are_a_type_error_as_with_plain_celery(
     options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
