@@ -75,6 +75,7 @@ class GateStory(Story):
 
     def _shown(self, reply: Reply, answer: str = "") -> str:
         self.reply = reply
+        assert len({each.nonce for each in reply.grants}) == len(reply.grants), "each run has a nonce of its own"
         for each in reply.grants:
             self.runs[self.by.name, each.task] = each
             assert each.message in {message_of(each.task, each.attempt), b"again"}
@@ -213,11 +214,6 @@ class GateStory(Story):
     def declare(self) -> None:
         """Declare the limits of this caller again."""
         execute(self.redis, self.by.store.declare("", self.by.declared.items()))
-
-    def come_back(self) -> None:
-        """Declare the limits after more time without the store than a live worker is ever silent."""
-        by = self.by
-        execute(self.redis, by.store.declare("", by.declared.items(), keeps=True, away=by.store.lease / 3))
 
     def deploy(self, on: str) -> None:
         """Declare these limits anew."""

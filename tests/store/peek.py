@@ -337,6 +337,13 @@ def _for_good(name: str, packed: bytes) -> bool:
     return name == "overrides" and any(one[1] == 0 for one in json.loads(packed).values())
 
 
+def check_empty(store: Snapshot) -> None:
+    """Only the limits, the counters and the list of workers stay."""
+    left = {name for name, content in (store.hashes | store.sets).items() if content}
+    assert left <= {"limits", "meta", "workers", "ends"}
+    assert all(member.startswith("workers:") for member in store.sets["ends"])
+
+
 def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
     """Return the lanes whose first task is first in its bucket and has room, even if no index lists them."""
     lost = set()

@@ -21,16 +21,17 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from celery_throttle.core.facts import Facts, Message, Result
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS
 from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller
-from tests.store.peek import KEY, be_away, end_moment, expire, lapse, let_come_due, peek
+from tests.store.peek import KEY, be_away, check_empty, end_moment, expire, lapse, let_come_due, peek
 from tests.store.steering import Steering
 
-__all__ = ["FACTS", "RENEWED", "Story", "read_stories", "stories"]
+__all__ = ["FACTS", "RENEWED", "UNREADABLE", "Story", "read_stories", "stories"]
 
 #: Ends of runs whose messages the broker has.
 FACTS = {
@@ -100,6 +101,7 @@ class Story:
         }
         self.by = self._callers["worker"]
         self._heard: Hints | None = None
+        self._full = False
 
     def tell(self, steps: str) -> None:
         try:
@@ -109,6 +111,8 @@ class Story:
         finally:
             if self._heard:
                 self._heard.close()
+            if self._full:
+                self.make_room()
 
     def _step(self, step: str) -> None:
         said, _, wanted = step.partition(" = ")
@@ -153,6 +157,27 @@ class Story:
         """Let time pass."""
         self._clock().move(int(float(seconds) * 1_000_000))
 
+    def fill(self) -> None:
+        """The server is out of memory, and evicts nothing."""
+        self._full = True
+        self.redis.config_set("maxmemory-policy", "noeviction")
+        self.redis.config_set("maxmemory", 1)
+
+    def make_room(self) -> None:
+        self._full = False
+        self.redis.config_set("maxmemory", 0)
+
+    def refused(self, verb: str, *tasks: str, **options: Any) -> None:
+        """A full server refuses a step, and nothing of it is carried out."""
+        before = peek(self.redis)
+        with pytest.raises(OutOfMemoryError):
+            getattr(self, verb)(*tasks, **options)
+        after = peek(self.redis)
+        assert (after.hashes, after.sets) == (before.hashes, before.sets)
+
+    def come_back(self) -> None:
+        self.by.come_back()
+
     def be_away(self) -> None:
         """The store was away for an hour, and all leases are over."""
         be_away(self.redis)
@@ -190,6 +215,9 @@ class Story:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
+    def empty(self) -> None:
+        check_empty(peek(self.redis))
+
     def listen(self) -> None:
         """Listen for hints from now on."""
         self._heard = Hints(self.redis)
@@ -219,7 +247,7 @@ class Story:
 
     def aside(self) -> str:
         """Return the tasks whose unreadable records are set aside."""
-        return " ".join(each.task_id for each in Steering(self.redis).aside())
+        return " ".join(sorted(each.task_id for each in Steering(self.redis).aside()))
 
     def why_aside(self) -> str:
         (aside,) = Steering(self.redis).aside()
@@ -235,6 +263,10 @@ class Story:
 
     def held(self) -> str:
         return " ".join(sorted(peek(self.redis).leases))
+
+    def listed(self) -> str:
+        """Return the parked tasks as an operator sees them, readable or not."""
+        return " ".join(each.task_id for each in Steering(self.redis).parked())
 
     def parked(self) -> str:
         return " ".join(sorted(peek(self.redis).parked))

@@ -8,7 +8,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import LEASE, Caller
-from tests.store.peek import expire, peek
+from tests.store.peek import peek
 
 
 def test_as_many_are_granted_as_there_are_permits(worker: Caller, two: Limit, redis: Redis) -> None:
@@ -35,14 +35,3 @@ def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
     arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
     assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)
     worker.take("t", one)
-
-
-def test_many_expired_holders_do_not_hide_a_redelivery(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """An exchange clears a few expired holders only; the task it is about is cleared in any case."""
-    many = Limit("many", 20)
-    tasks = [f"t{number:02d}" for number in range(20)]
-    for task in tasks:
-        worker.take(task, many)
-    expire(redis, *tasks)
-    peer.take(tasks[-1], many)
-    assert peek(redis).used == {"many": 12}

@@ -12,6 +12,8 @@ SEVERAL = """
 each key has its own permits and its own line, and is not declared by itself:
     arrive a1 a2 on=tenant[a]:1 = a1; arrive b1 b2 on=tenant[b]:1 = b1; used = tenant/a 1, tenant/b 1
     end a1 slots=2 = a2; declared = tenant
+a key may be the name of another limit, and one name may begin with another:
+    take t1 on=api[x]:1; take t2 on=apix:1; take t3 on=x:1; ask t4 on=api[x]:1 = must_park
 a task takes all permits or none:
     arrive a1 a2 a3 on=api:3+tenant[a]:2 = a1 a2; used = api 2, tenant/a 2; lines = tenant/a a3
 a flooding tenant blocks no other on the shared limit:
@@ -90,6 +92,10 @@ parking with a deadline returns a time to look:
     wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
 one that starts in time has no deadline any more:
     take g1; park g2 deadline=600; due = g2; end g1 slots=1 = g2; due = -; look = -
+one that is returned unstarted may wait for no longer:
+    wait 0; park g deadline=100; wait 60; look = g; end g return; due = g; wait 41; look = g expired
+one that has begun in time has no deadline any more:
+    park g deadline=600 slots=1 = g; end g again; due = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
 of several limits the most crowded one refuses, whatever the line in which a task stands:
@@ -118,6 +124,10 @@ OVERRIDES = """
 with fewer permits those that run go on:
     arrive t0 t1 t2 t3 on=api:2 = t0 t1; say api override 1; end t0 slots=5 = -; used = api 1; end t1 slots=5 = t2
     unsay api override = 1; look slots=5 = t3; unsay api override = 0; overrides = -
+a pause lets nothing start, and its end wakes the queue:
+    arrive t0 t1 t2 on=api:2 = t0 t1; say api pause; end t0 slots=5 = -; end t1 slots=5 = -
+    arrive new on=api:2 slots=5 = -; look slots=5 = -; lines = api t2 new; listen; unsay api pause = 1; ready = q
+    look slots=5 = t2, new
 an override of one key comes before that of all:
     arrive a0 a1 a2 a3 on=tenant[a]:1 = a0; arrive b0 b1 b2 b3 on=tenant[b]:1 = b0; say tenant/a override 3
     look slots=9 = a1, a2; say tenant override 2; look slots=9 = b1; unsay tenant/a override; in_force tenant/a = 2
@@ -143,6 +153,15 @@ a task of several limits gets the end, too:
 a rate holds again when disable ends:
     wait 0; arrive t0 t1 t2 on=mail:1@1/h^2 = t0; say mail disable until=+200; look slots=9 = t1, t2
     wait 0.2; arrive late on=mail:1@1/h^2 = -
+the sooner of two ends counts:
+    wait 0; say api pause until=+60000; say api override 1 until=+200; park t on=api:2 slots=1 = -; told 200 210
+    wait 0.2; look = -; told 1000 60000
+one without an end stays beside one that ends [say api pause | say api override 1]:
+    wait 0; say api pause until=+1; say api override 1 until=+1; *; wait 0.001; reap; overrides = api
+    say api pause until=+1; say api override 1 until=+1; wait 0.001; reap; overrides = -
+one that is taken back leaves the store as it was:
+    arrive t0 t1 t2 on=api:2; say api override 2; unsay api override; say api pause; unsay api pause; say api disable
+    unsay api disable; end t0; end t1; look = t2; end t2; left = nothing; overrides = -
 a time that is over is refused:
     say api pause until=1000 = -1; overrides = -
 an override that has ended cannot be taken back:
@@ -276,6 +295,11 @@ a rate that a deploy changes goes on from the last start:
 a limit without a rate gets one:
     wait 0; take t0 on=api:4; say api override 1/s; arrive t1 t2 t3 on=api:4 = t1; wait 1; look slots=9 = t2
     unsay api override; look slots=9 = t3
+a limit that gets a rate passes no permit on:
+    wait 0; arrive t0 on=api:4 = t0; closed = -; say api override 10/s; pass_on t0 t1 on=api:4; closed = api; open = -
+    next_start api = 0.1; unsay api override; ask t2 on=api:4; open = api; closed = -
+a rate that is taken back leaves no booking:
+    wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; overrides = -; booked = -
 """
 
 REASONS = """
@@ -329,6 +353,9 @@ HINTS = """
 a raised limit wakes the queue whose turn it is, and then the next:
     take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
     look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
+a raised override wakes every queue in turn:
+    arrive t0 t1 t2 t3 on=api:2; stranger: park there on=api:2; listen; say api override 4; hints = line api, ready q
+    look slots=9 = t2, t3; say api override 5 = 1; stranger: look slots=9 = there
 a limit that is not raised sends no hint [2 | 1]:
     take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; permits gpu2 *; ready = -
 a lost lease wakes the queue whose turn it is, and no other:

@@ -9,7 +9,6 @@ import pytest
 from redis import Redis
 
 from celery_throttle.core.dedup import LockUntil, OnConflict
-from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
 from celery_throttle.store.exchange_reply import Answer, LockState
@@ -23,7 +22,6 @@ from tests.store.lock_caller import (
     SKIP,
     LockCaller,
     Started,
-    end_lease,
     end_lock,
     plan_of,
     state_of,
@@ -31,7 +29,6 @@ from tests.store.lock_caller import (
 )
 from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import terms
 
 SHORT = 0.1
 LOST, RENEWED, PUT_BACK = 0, 1, 2
@@ -75,16 +72,6 @@ def test_an_identity_that_a_header_brings_may_be_anything(once: LockCaller, iden
     assert once.claim("t2", plan) == (TAKEN, "t1", "0")
 
 
-def test_a_full_server_lets_claim(once: LockCaller, redis: Redis) -> None:
-    """A lock is small, and without it a publish would be unchecked."""
-    redis.config_set("maxmemory", "1")
-    try:
-        assert once.claim("t1", PLAN)[0] == CLAIMED
-        assert once.claim("t2", PLAN)[0] == TAKEN
-    finally:
-        redis.config_set("maxmemory", "0")
-
-
 # -- at the gate ---------------------------------------------------------------------------------------------------
 
 
@@ -113,24 +100,6 @@ def test_asking_twice_gives_the_same_token(once: LockCaller) -> None:
     assert once.exchange(asked=[held.held]).asked == (held.token,), "also by another call"
 
 
-def test_a_duplicate_needs_no_place_in_a_full_line(once: LockCaller) -> None:
-    full = terms(Limit("full", 1, max_parked=1)).same
-    held = once.start("t1", PLAN, full)
-    once.arrive("t2", plan_of("other"), full)
-    assert once.put("t3", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
-    assert once.put("t4", full, lock=PLAN.spec).parked == (Answer.PARKED,)
-    assert [each[:2] for each in told(once.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
-
-
-def test_a_duplicate_that_waits_makes_no_line_full(once: LockCaller) -> None:
-    full = terms(Limit("full", 1, max_parked=1)).same
-    once.start("t1", PLAN, full)
-    for task in ("t2", "t3"):
-        once.arrive(task, PLAN, full)
-    assert once.put("t4", full, lock=plan_of("other").spec).parked == (Answer.PARKED,)
-    assert once.put("t5", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
-
-
 @pytest.mark.parametrize("outcome", ["done", "ignored"])
 def test_more_duplicates_than_fit_in_one_reply(once: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
     """They have the outcome, too; or wait for the one of them that runs now."""
@@ -157,17 +126,6 @@ def test_more_that_wait_to_run_next_than_can_go_on_at_once(once: LockCaller, red
     redis.hdel(KEY["locks"], "same")
     redis.zrem(KEY["ends"], "locks:same")
     assert told(once.look_once(1)) == [("t2", "run", "")]
-
-
-def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, clock: StoreClock) -> None:
-    """Its lease ends without a call."""
-    brief.start("t1", PLAN)
-    brief.arrive("t2", PLAN)
-    assert told(brief.look_once()) == []
-    clock.move(int(SHORT * 600_000))
-    brief.look_once()  # else the store may have been away
-    clock.move(int(SHORT * 400_000))
-    assert told(brief.look_once()) == [("t2", "run", "")]
 
 
 @pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
@@ -296,23 +254,6 @@ def test_grant_replayed_late_comes_with_its_lock_or_not_at_all(
     assert sorted(peek(redis).leases) == ["t2" if taken else "t1"]
 
 
-def test_restored_run_keeps_the_success_of_its_other_delivery(
-    once: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
-) -> None:
-    """It goes on for longer than that, and another call would run beside it."""
-    plan = plan_of(remember=2.0)
-    held = once.start("t1", plan)
-    end_lease(redis, held, lock=False)
-    peer.end(peer.start("t1", plan))
-    assert state_of(once) == ("t1", "done")
-    assert once.renew_once(held) == PUT_BACK
-    clock.move(3_000_000)
-    assert peer.claim("t2", plan)[:2] == (TAKEN, "t1")
-    once.end(held, "failed")
-    clock.move(3_000_000)
-    assert peer.locked() is None, "it lasts from the end of the run"
-
-
 # -- nothing stays -----------------------------------------------------------------------------------------------
 
 
@@ -341,20 +282,6 @@ def test_when_all_is_over_nothing_is_left(
         if running:
             running += once.end(running.pop(0), slots=8)
     assert not running
-    assert_empty(redis)
-
-
-@pytest.mark.parametrize("until_", ["finished", "expires"])
-def test_remembered_success_goes_when_its_time_has_passed(
-    brief: LockCaller, redis: Redis, clock: StoreClock, until_: LockUntil
-) -> None:
-    plan = plan_of(lock_until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
-    brief.claim("t1", plan, least=0.05)
-    brief.end(brief.start("t1", plan), "done" if until_ == "finished" else "failed")
-    assert brief.locked()
-    clock.move(1_000_000)
-    assert brief.locked() is None
-    brief.reap()
     assert_empty(redis)
 
 
@@ -392,19 +319,3 @@ def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
     assert told(once.look_once()) == [("older", "replaced", "newer")]
-
-
-def test_a_retry_that_does_not_run_keeps_no_lock(redis: Redis) -> None:
-    """It was published while another call had the lock, and the first attempt was delivered again after that call."""
-    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
-    other = worker.start("other", worker.publish("other", PLAN))
-    retry = worker.publish("t", PLAN, awaited=True)
-    assert retry.first == "other"
-    worker.end(other)
-    first = worker.start("t", PLAN)
-    assert not peer.put_once("t", retry, attempt=1)
-    worker.end(first, Facts(True, Message.BROKER, Result.SUCCESS))
-    (concluded,) = peer.look_once()
-    assert (concluded.attempt, concluded.verdict) == (1, "conclude")
-    peer.end(concluded)
-    assert peer.locked() is None

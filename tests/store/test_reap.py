@@ -25,16 +25,6 @@ def test_a_permit_is_free_when_its_lease_is_over(redis: Redis, one: Limit) -> No
     assert peek(redis).used == {}
 
 
-def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:
-    """The rest is for the next call: no call takes long."""
-    many = Limit("many", 9)
-    tasks = [f"t{number}" for number in range(9)]
-    for task in tasks:
-        worker.take(task, many)
-    expire(redis, *tasks)
-    assert [len(worker.reap(4)) for _ in range(4)] == [4, 4, 1, 0]
-
-
 @pytest.mark.parametrize("live", [10, 1000])
 def test_cost_is_that_of_the_expired_entries(worker: Caller, redis: Redis, live: int) -> None:
     """However many others there are."""

@@ -34,15 +34,6 @@ def of(tenant: str) -> Needs:
 # -- by key ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_may_be_the_name_of_another_limit(worker: TermsCaller) -> None:
-    """And one name may begin with another."""
-    keyed = terms(Limit("api", 1, key="k"))
-    assert worker.arrive("t1", keyed.needs({"keys": {"api": "x"}}))
-    assert worker.arrive("t2", terms(Limit("api x", 1)).same)
-    assert worker.arrive("t3", terms(Limit("x", 1)).same)
-    assert not worker.arrive("t4", keyed.needs({"keys": {"api": "x"}}))
-
-
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
@@ -277,19 +268,6 @@ def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redi
     redis.zadd(KEY["ends"], {"rates:pace": 9e12})
     worker.put("p2", pace)
     until(lambda: started(worker.look(1)) == ("p2",))
-
-
-def test_returned_unstarted_task_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
-    """Its worker stopped right when it was to start there."""
-    gpu = Limit("gpu", 1)
-    worker.put("g1", terms(gpu, start_deadline=600.0).same)
-    deadline = peek(redis).due("task")["g1"]
-    (grant,) = worker.look(1).grants
-    worker.end(grant, "return")
-    assert peek(redis).due("task") == {"g1": deadline}
-    (grant,) = worker.look(1).grants
-    worker.end(grant, "again")
-    assert not peek(redis).due("task"), "it had begun in time"
 
 
 def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> None:
