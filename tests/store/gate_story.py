@@ -11,11 +11,13 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
+from celery_throttle.core.sites import Sites
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, SavedAnswer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS, ended, held_by, message_of, passed
+from tests.store.lock_caller import LockCaller
 from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
@@ -24,15 +26,22 @@ from tests.store.terms_caller import lines, nothing_left, terms, used
 __all__ = ["GateStory"]
 
 MOMENT_MS = 4000
-#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the value by which it takes turns.
-LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
+#: Workers on sites, and the tags of each.
+SITES = {
+    "a7": {"host": "a7", "red": "r1", "blue": "b1"},
+    "a7b": {"host": "a7"},
+    "a8": {"host": "a8"},
+    "box": {"host": "a9", "gpu_box": "b1"},
+}
+#: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.
+LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
 
 
 def limits_of(on: str) -> list[Limit]:
     """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
     ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``api:1~a``: tasks
-    take turns, and this one is of ``a``.
+    take turns, and this one is of ``a``. ``gpu/host:2``: each host has two.
     """
     return [limit for limit, _, _ in _parts(on)]
 
@@ -50,8 +59,9 @@ def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
     for each in on.split("+"):
         found = LIMIT.fullmatch(each)
         assert found, each
-        name, key, permits, waiting, rate, burst, who = found.groups()
+        name, per, key, permits, waiting, rate, burst, who = found.groups()
         options: dict[str, Any] = {"rate": rate} if rate else {}
+        options |= {"per": per} if per else {}
         options |= {"burst": int(burst)} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
         options |= {"fair_by": "who"} if who else {}
@@ -68,6 +78,8 @@ class GateStory(Story):
 
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
         super().__init__(redis, clock)
+        for name, tags in SITES.items():
+            self._callers[name] = LockCaller(redis, f"worker-{name}", "q", sites=Sites({"worker": name, **tags}))
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.noted = 0
         self.marked: dict[str, bytes] = {}
