@@ -337,15 +337,6 @@ def test_a_member_of_a_line_that_names_no_task_goes(worker: Caller, one: Limit, 
     assert not redis.zcard(KEY["lines"])
 
 
-@pytest.mark.parametrize("end", [0x7F, 0x7FF, 0xFFF, 0xD7FF, 0xFFFF, 0x3FFFF, 0xFFFFF, 0x10FFFF])
-def test_a_task_id_of_any_characters_can_be_read(worker: Caller, one: Limit, redis: Redis, end: int) -> None:
-    """The last character of each length and range in UTF-8."""
-    held = worker.take("t1", one)
-    worker.put(chr(end), one)
-    assert started(worker.release(held, slots=1)) == (chr(end),)
-    assert not dropped(redis)
-
-
 @pytest.mark.parametrize("garbage", [each for each in GARBAGE if each != b"-1"])  # a number can be read
 def test_a_sum_of_all_keys(worker: Caller, redis: Redis, garbage: bytes) -> None:
     """It is added up again as soon as a count of a key changes."""
