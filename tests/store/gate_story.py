@@ -18,7 +18,7 @@ from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS, ended, held_by, message_of, passed
 from tests.store.lock_caller import LockCaller
-from tests.store.peek import expire, pass_over, peek
+from tests.store.peek import KEY, change, expire, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
 from tests.store.terms_caller import lines, nothing_left, terms, used
@@ -246,6 +246,17 @@ class GateStory(Story):
         expire(self.redis, task)
         self.by.look(0)
 
+    def moved(self, task: str, times: str) -> None:
+        """It has gone from one line of its limits to another so often."""
+        change(self.redis, "records", task, moves=int(times))
+
+    def bar(self, task: str, *limits: str) -> None:
+        """It goes first on these."""
+        ticket = peek(self.redis).records[task].ticket
+        for limit in limits:
+            change(self.redis, "overrides", limit.replace("/", "\x1f"), bar=[ticket, 9e12, "", task, 1])
+            self.redis.zadd(KEY["ends"], {f"overrides:{limit}".replace("/", "\x1f"): 9e12})
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def finished(self) -> str:
@@ -263,6 +274,14 @@ class GateStory(Story):
 
     def overrides(self) -> str:
         return " ".join(sorted(peek(self.redis).hashes["overrides"])).replace("\x1f", "/")
+
+    def bars(self) -> str:
+        """Return the limits with an override, each with the task that goes first there."""
+        limits = sorted(peek(self.redis).hashes["overrides"])
+        return ", ".join(f"{each} {Steering(self.redis).stands(each).barred_by}" for each in limits)
+
+    def moves(self, task: str) -> int:
+        return int(peek(self.redis).records[task].raw["moves"])
 
     def declared(self) -> str:
         return " ".join(sorted(peek(self.redis).hashes["limits"]))

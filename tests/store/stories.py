@@ -14,7 +14,6 @@ An answer may end with ``...``, and then its beginning counts.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +27,7 @@ from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS
 from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller
-from tests.store.peek import KEY, be_away, check_empty, end_moment, expire, lapse, let_come_due, peek
+from tests.store.peek import KEY, be_away, change, check_empty, end_moment, expire, lapse, let_come_due, peek
 from tests.store.steering import Steering
 
 __all__ = ["FACTS", "RENEWED", "UNREADABLE", "Story", "read_stories", "stories"]
@@ -55,7 +54,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "started": ("lock_until", "started"),
     "expires": ("lock_until", "expires"),
     **{each: ("how", each) for each in (*ENDS, *FACTS)},
-    **{each: (each, True) for each in ("awaited", "alone", "before", "noted", "elsewhere", "unacked")},
+    **{each: (each, True) for each in ("awaited", "alone", "before", "noted", "elsewhere", "unacked", "outside")},
 }
 NUMBERS = {
     "slots": int,
@@ -203,9 +202,7 @@ class Story:
         if how in UNREADABLE:
             self.redis.hset(KEY["records"], task, UNREADABLE[how])
             return
-        record = json.loads(self.redis.hget(KEY["records"], task) or "{}")
-        part = {"needs": 7} if how == "needs" else {"second": {"needs": 7}}
-        self.redis.hset(KEY["records"], task, json.dumps(record | part))
+        change(self.redis, "records", task, **{"needs": 7} if how == "needs" else {"second": {"needs": 7}})
 
     def reap(self, most: str = "100") -> str:
         return " ".join(task for task, _ in self.by.reap(int(most)))

@@ -168,7 +168,26 @@ an override that has ended cannot be taken back:
     wait 0; say api pause until=+1; wait 0.001; unsay api pause = 0; overrides = -
 """  # noqa: E501 - a title with its words
 
+#: A task of several limits that changed lines so often that newer ones wait for it.
+BARS = """
+a newer task comes when the bar ends:
+    wait 0; take l on=left:1; take r on=right:1; park elder on=left:1+right:1; moved elder 7; end l slots=1 = -
+    bars = left elder, right elder; arrive younger on=left:1 = -; full_until = left right
+    look_when_told 60000 60010 = younger
+one with a limit of a first one takes nothing from it:
+    take l on=left:1; take r on=right:1; take o on=own:1; park elder on=left:1+right:1; park other on=own:1+left:1
+    bar elder left right; moved other 7; end o slots=1 = -; moves other = 8; bars = left elder, right elder
+    withdraw other; bars = left elder, right elder
+one that leaves its line bars no other [drop api elder | withdraw elder | lend elder]:
+    take t on=api:1; park elder on=tenant[a]:1+api:1; moved elder 8; bar elder api tenant/a; *; bars = -
+    take newer on=tenant[a]:1
+"""
+
 DRAINED = """
+a published task has left the store, and a running one is not lent out:
+    take t0; park t1 t2; lend t1 t2 nobody t0 = t1 t2; waiting = -; messages = t1#0 t2#0; look slots=9 = -
+    why t1 = The store is being drained: its message is on the way back to its queue.
+    drained t1 t2 = 2; drained t1 t2 = 0; end t0; left = nothing
 a lent task is not started, and is before no other:
     take t0; arrive t1 = -; lend t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
 a lost publisher leaves both copies, and takes nothing away when it returns:
@@ -199,6 +218,8 @@ a later task waits:
     take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
 a full line has room again:
     arrive t0 t1 on=crowd:1<1 = t0; park t2 on=crowd:1<1 = crowded; drop crowd = 1; park t2 on=crowd:1<1 = -
+a permit outside of tasks is waited for:
+    take t0; park outer outside wait_ms=60000; drop gpu outer = 0; drop gpu = 0; end t0 slots=1 = outer
 a running task goes on:
     take t0; drop gpu t0 nobody = 0; used = gpu 1; renew t0 = renewed
 another delivery of it does not run either:
@@ -339,6 +360,15 @@ a lost lease and a deadline are why:
     arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
     come_due task late; look slots=0; state late = ended without running
     why late = It waited for longer than its start_deadline: it ends as expired.
+a permit outside of tasks is taken by its process:
+    park outer queue=~dddddddd
+    why outer = It can start: it is a permit outside of tasks, which the process that waits for it has to take.
+an older task that goes first is why for those after it:
+    arrive t0 t1 on=api:2; park older on=api:2; park both on=api:2+right:1; park later on=api:2; bar both api
+    why later 2 = Task both, which needs several limits and waited for long, goes first on limit api.
+    why older 0 = Limit api is full: 2 of 2 permits are held.
+    why both 2 = It needs 1 permit of api and 1 permit of right at once, and waits in the line of api.
+    why both 3 = 1 task is before it in the line of api, of queue 'q'.
 a lost worker is why:
     arrive t0 on=api:2; expire t0; why t0 2 = Its lease ended LONG s ago, so its worker is lost...
 a second delivery is named:
@@ -424,6 +454,7 @@ STORIES = stories(
     WAITING,
     SENT_BACK,
     OVERRIDES,
+    BARS,
     DRAINED,
     DROPPED,
     PASSED_OVER,

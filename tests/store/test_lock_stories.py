@@ -387,6 +387,10 @@ one that is to run next is lent out:
     start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1 = t1; drained t1 = 1
 one whose turn came while it was lent out runs [not_drained t1 | expire t1]:
     start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1; end t0 slots=1 = -; *; look = t1 run
+the lock of a task that succeeds while it is lent out ends, as its published message will not run:
+    put t slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; lend t = t; end t; drained t; lock = -
+a duplicate with an outcome is not dropped, as its result names the task that has its lock:
+    arrive t0 on=gpu; arrive t1 raise on=gpu; drop t1 = 0; look = t1 duplicate t0
 a lent task runs if its newer call is given up:
     publish t0 keep_last; start t0 on=gpu; publish t1 keep_last; arrive t1 on=gpu; publish t2 keep_last; lend t1 = t1
     not_drained t1; give_up t2 = 1; look = -; end t0 slots=1 = t1 run

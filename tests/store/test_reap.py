@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from tests.store.caller import Caller
 from tests.store.cost import commands
-from tests.store.peek import KEY, expire, lapse, peek
+from tests.store.peek import KEY, change, expire, lapse, peek
 from tests.support.waiting import until
 
 DAY = 86_400_000
@@ -62,8 +60,7 @@ def test_entries_of_a_worker_stay_while_it_calls(worker: Caller, redis: Redis) -
     """Also for a week: else a call that is sent again would be carried out again."""
     worker.look()
     redis.zadd(KEY["ends"], {"workers:aaaaaaaa": peek(redis).now + DAY / 3})
-    kept = json.loads(peek(redis).hashes["workers"]["aaaaaaaa"])
-    redis.hset(KEY["workers"], "aaaaaaaa", json.dumps({**kept, "till": peek(redis).now + DAY / 3}))
+    change(redis, "workers", "aaaaaaaa", till=peek(redis).now + DAY / 3)
     worker.look()
     assert peek(redis).sets["ends"]["workers:aaaaaaaa"] > peek(redis).now + DAY / 2
 

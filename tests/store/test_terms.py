@@ -17,7 +17,7 @@ from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
-from tests.store.peek import KEY, lapse, peek
+from tests.store.peek import KEY, change, lapse, peek
 from tests.store.terms_caller import TermsCaller, lines, terms, used
 from tests.support.waiting import until
 
@@ -29,9 +29,6 @@ BOTH = terms(API, TENANT)
 def of(tenant: str) -> Needs:
     """Return the permits of both limits that a task of this tenant needs."""
     return BOTH.needs({"keys": {"tenant": tenant}})
-
-
-# -- by key ------------------------------------------------------------------------------------------------------------
 
 
 # -- several -----------------------------------------------------------------------------------------------------------
@@ -72,56 +69,19 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert not peek(redis).hashes["overrides"], "and bars no task any more"
 
 
-def test_alternating_key_takes_nothing_from_a_first_one(worker: TermsCaller, redis: Redis) -> None:
-    left, right, own = Limit("left", 1), Limit("right", 1), Limit("own", 1)
-    held = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right, own)]
-    assert held[2]
-    worker.arrive("elder", terms(left, right).same)
-    worker.arrive("other", terms(own, left).same)
-    elder, other = (peek(redis).records[task] for task in ("elder", "other"))
-    bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
-    redis.hset(KEY["overrides"], mapping={"left": bar, "right": bar})
-    redis.zadd(KEY["ends"], {"overrides:left": 9e12, "overrides:right": 9e12})
-    redis.hset(KEY["records"], "other", json.dumps(other.raw | {"moves": 7}))
-    assert worker.end(held[2], slots=1) == ()
-    assert peek(redis).records["other"].raw["moves"] == 8
-    assert {name: json.loads(said) for name, said in peek(redis).hashes["overrides"].items()} == {
-        name: json.loads(bar) for name in ("left", "right")
-    }
-    worker.exchange(revoked=["other"])
-    assert set(peek(redis).hashes["overrides"]) == {"left", "right"}
-
-
-def test_barred_task_comes_when_the_bar_ends(worker: TermsCaller, redis: Redis) -> None:
-    left, right = (Limit(name, 1) for name in ("left", "right"))
-    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
-    assert sides[0]
-    assert not worker.arrive("elder", terms(left, right).same)
-    elder = peek(redis).records["elder"]
-    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
-    worker.end(sides[0], slots=1)  # it waits for the right side now
-    ends = json.loads(peek(redis).hashes["overrides"]["left"])["bar"][1]
-    assert not worker.arrive("younger", terms(left).same)
-    assert peek(redis).due("bucket")["left"] == ends
-
-
 def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: Redis) -> None:
     left, right = (Limit(name, 1) for name in ("left", "right"))
     sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
     assert sides[0]
     assert sides[1]
     worker.put("elder", terms(left, right).same, lock=plan_of().spec)
-    elder = peek(redis).records["elder"]
-    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
+    change(redis, "records", "elder", moves=7)
     worker.end(sides[0], slots=1)  # it waits for the right side now, and bars both
     lapse(redis, "locks:same")
     worker.exchange(asked=[worker.arrival("other", None, lock=plan_of().spec)])
     worker.put("younger", terms(left).same)
     assert worker.end(sides[1], slots=2) == ("younger",)
     assert peek(redis).records["elder"].verdict == "follow"
-
-
-# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
@@ -263,8 +223,7 @@ def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redi
     hour = 3_600_000_000
     (name,) = (name for name in kept if "/" in name)
     us, parts = kept[name].split(" ")[:2]
-    ahead = {**kept, "seen": str(int(kept["seen"]) + hour), name: f"{int(us) + hour} {parts}"}
-    redis.hset(KEY["rates"], "pace", json.dumps(ahead))
+    change(redis, "rates", "pace", **{"seen": str(int(kept["seen"]) + hour), name: f"{int(us) + hour} {parts}"})
     redis.zadd(KEY["ends"], {"rates:pace": 9e12})
     worker.put("p2", pace)
     until(lambda: started(worker.look(1)) == ("p2",))

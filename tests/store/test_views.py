@@ -251,28 +251,6 @@ def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redi
     assert steering.stands(API).stopped
 
 
-def test_a_permit_outside_of_tasks(redis: Redis, steering: Steering) -> None:
-    outside = TermsCaller(redis, "dddddddd", "~dddddddd")
-    outside.put("holder", ONE)
-    (why,) = steering.explain("holder").reasons
-    assert why == "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
-
-
-def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """It went to and fro between its limits for so long that it stops the others."""
-    fill(worker, ONE, 2)
-    both = terms(API, Limit("right", 1)).same
-    for task, needs in (("older", ONE), ("both", both), ("later", ONE)):
-        worker.put(task, needs)
-    ticket = peek(redis).parked["both"].ticket
-    redis.hset(KEY["overrides"], "api", json.dumps({"bar": [ticket, 9e12, "", "both", 1]}))
-    redis.zadd(KEY["ends"], {"overrides:api": 9e12})
-    barred = "Task both, which needs several limits and waited for long, goes first on limit api."
-    assert steering.stands(API).barred_by == "both"
-    assert barred in steering.explain("later").reasons
-    assert barred not in (*steering.explain("both").reasons, *steering.explain("older").reasons)
-
-
 def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
     worker.declare(API)
     worker.declare(API, known="1")
