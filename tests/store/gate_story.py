@@ -34,14 +34,14 @@ SITES = {
     "box": {"host": "a9", "gpu_box": "b1"},
 }
 #: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.
-LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
+LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/,]+))?(?:\^([\d,]+))?(?:~(\w))?")
 
 
 def limits_of(on: str) -> list[Limit]:
     """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
-    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``api:1~a``: tasks
-    take turns, and this one is of ``a``. ``gpu/host:2``: each host has two.
+    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``mail@1/s,9/d^1,3``:
+    two rates. ``api:1~a``: tasks take turns, and this one is of ``a``. ``gpu/host:2``: each host has two.
     """
     return [limit for limit, _, _ in _parts(on)]
 
@@ -60,9 +60,9 @@ def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
         found = LIMIT.fullmatch(each)
         assert found, each
         name, per, key, permits, waiting, rate, burst, who = found.groups()
-        options: dict[str, Any] = {"rate": rate} if rate else {}
+        options: dict[str, Any] = {"rate": rate.split(",")} if rate else {}
         options |= {"per": per} if per else {}
-        options |= {"burst": int(burst)} if burst else {}
+        options |= {"burst": [int(each) for each in burst.split(",")]} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
         options |= {"fair_by": "who"} if who else {}
         yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key, who
@@ -213,8 +213,8 @@ class GateStory(Story):
     def say(self, limit: str, name: str, value: str = "1", *, until: str = "0") -> int:
         """An operator overrides a limit, ``until`` so many ms from now: the permits, or a rate such as ``10/m^5``."""
         if "/" in value:
-            (rate,) = limits_of(f"any@{value}")[0].rates
-            value = json.dumps({"rates": [[rate[0].count, rate[0].period, rate[1]]]})
+            rates = limits_of(f"any@{value}")[0].rates
+            value = json.dumps({"rates": [[rate.count, rate.period, burst] for rate, burst in rates]})
         return Steering(self.redis).say(limit.replace("/", "\x1f"), name, value, until=until)
 
     def unsay(self, limit: str, name: str) -> int:
@@ -282,6 +282,12 @@ class GateStory(Story):
 
     def moves(self, task: str) -> int:
         return int(peek(self.redis).records[task].raw["moves"])
+
+    def turns(self) -> str:
+        """Return the limits, and the keys of each, whose turns are stored for a while longer."""
+        store, soon = peek(self.redis), self._clock().now / 1000 + MOMENT_MS
+        assert all(store.sets["ends"][f"turns:{each}"] > soon for each in store.hashes["turns"])
+        return " ".join(sorted(store.hashes["turns"])).replace("\x1e", "/")
 
     def declared(self) -> str:
         return " ".join(sorted(peek(self.redis).hashes["limits"]))

@@ -23,6 +23,9 @@ a crowd on the shared limit makes way, and keeps its order:
     take c0 c1 c2 on=api:3; arrive a0 a1 a2 a3 a4 a5 on=api:3+tenant[a]:2 = -; arrive b1 on=api:3+tenant[b]:2 = -
     end c0 slots=9 = a0; end c1 slots=9 = a1; end c2 slots=9 = b1; used = api 3, tenant/a 2, tenant/b 1
     lines = tenant/a a2 a3 a4 a5
+a line does not go to a full limit as a whole:
+    arrive a0 a1 a2 a3 a4 a5 a6 a7 on=api:3+tenant[a]:2 = a0 a1; arrive c1 on=api:3 = c1; park c2 on=api:3; end a0
+    look = a2; lines = api c2, tenant/a a3 a4 a5 a6 a7
 a holder that is back after a flush counts on every limit:
     take a1 on=api:3+tenant[a]:2; flush; renew a1 = put back; used = api 1, tenant/a 1; declare; end a1
     left = nothing
@@ -58,6 +61,15 @@ one that is to come again has the next turn of its key, not behind all others:
 an absent key saves no turns up:
     take x on=api:1~a; park a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 on=api:1~a; serve 6 = aaaaaa
     park b0 b1 b2 b3 on=api:1~b; serve 6 = aaabbb
+the order of turns lasts as long as a task waits, also for hours as in a pause:
+    wait 0; take x on=api:1~a; park a0 a1 a2 on=api:1~a; wait 3601; renew x = renewed; reap; turns = api api/a
+    park b0 on=api:1~b; serve 2 = ab; serve 2 = aa; end a2; wait 3601; reap; turns = -
+turns that are over go also while tasks wait:
+    wait 0; take x on=api:1~c; park a0 on=api:1~a; park b0 b1 b2 on=api:1~b; end x slots=1 = a0; end a0 slots=1 = b0
+    end b0 slots=1 = b1; turns = api api/a api/b; wait 3601; renew b1 = renewed; reap; turns = api api/b
+a newer attempt of a task before all others takes no turn:
+    take t on=api:1~a; send_back t; park b on=api:1~b; park t on=api:1~a attempt=1; look = t#1
+    end t slots=1 = b; turns = api api/b
 """
 
 RATES = """
@@ -71,6 +83,10 @@ a rate counts starts and nothing else, such as one that is refused, withdrawn or
     arrive m4 on=mail:1@1/d^3 = m4; end m4; arrive m5 on=mail:1@1/d^3 = -
 a cost is that many starts:
     arrive m1 on=mail@1/d^5 cost=4 = m1; arrive m2 on=mail@1/d^5 cost=2 = -
+each key has its own starts, and of several rates each holds:
+    wait 0; arrive a1 on=mail[a]@1/s,1/d^1,2 = a1; arrive b1 on=mail[b]@1/s,1/d^1,2 = b1
+    arrive a2 on=mail[a]@1/s,1/d^1,2 = -; wait 1; look slots=9 = a2; arrive a3 on=mail[a]@1/s,1/d^1,2 = -
+    look slots=9 = -; told 10000 600000
 a task of a rate and a limit waits for both:
     wait 0; arrive a1 on=tenant[a]:1+mail@20/s = a1; arrive b1 on=tenant[b]:1+mail@20/s = -
     arrive a2 on=tenant[a]:1+mail@20/s = -; lines = mail b1, tenant/a a2; wait 0.05; look slots=9 = b1
@@ -297,6 +313,10 @@ no burst is given twice, however often the rate changes:
     wait 0; take m0 on=mail@1/h^3; say mail override 2/h^3; take m1 on=mail@1/h^3
     say mail override 1/m^3; take m2 on=mail@1/h^3; say mail override 30/m^3; ask m3 on=mail@1/h^3 = must_park
     say mail override 2/h^3; ask m4 on=mail@1/h^3 = must_park; say mail override 1/m^3; ask m5 on=mail@1/h^3 = must_park
+of several rates each goes on from the nearest, the hour's three are used up, the second's one is free:
+    wait 0; take m0 on=mail@10/s,100/h^1,3; wait 1; take m1 on=mail@10/s,100/h^1,3; wait 1
+    take m2 on=mail@10/s,100/h^1,3; wait 1; say mail override 5/s,60/h^1,3; next_start mail = 55.667
+    say mail override 5/s; next_start mail = 0
 a smaller burst starts the next after one spacing:
     wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
     next_start mail = 3600

@@ -28,20 +28,6 @@ def next_start(steering: Steering, limit: Limit | str) -> float:
     return steering.stands(limit).next_start_in
 
 
-def test_of_several_rates_each_goes_on_from_the_nearest(
-    worker: TermsCaller, steering: Steering, clock: StoreClock
-) -> None:
-    mail = terms(Limit("mail", rate=["10/s", "100/h"], burst=[1, 3])).same
-    for number in range(3):
-        assert worker.arrive(f"m{number}", mail)
-        clock.move(SECOND)
-    slower = {"rates": [[5, SECOND, 1], [60, 3600 * SECOND, 3]]}
-    steering.say(MAIL, "override", json.dumps(slower))
-    assert 55 < next_start(steering, MAIL) < 56, "the hour's three are used up, the second's one is free"
-    steering.say(MAIL, "override", rates("5/s"))
-    assert next_start(steering, MAIL) == 0
-
-
 def test_a_start_that_was_booked_for_later_keeps_its_time(
     worker: TermsCaller, steering: Steering, clock: StoreClock
 ) -> None:
