@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from redis import Redis
 from celery_throttle.core.dedup import LockUntil, OnConflict
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
+from celery_throttle.store.calls import Store
 from celery_throttle.store.exchange_reply import Answer, LockState
 from celery_throttle.store.identity_locks import CLAIMED, REPLACED, TAKEN
+from celery_throttle.store.scripts import Call, execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ended, held_by, started
 from tests.store.lock_caller import (
@@ -27,8 +30,7 @@ from tests.store.lock_caller import (
     state_of,
     told,
 )
-from tests.store.peek import KEY, lapse, let_come_due, peek
-from tests.store.steering import Steering
+from tests.store.peek import KEY, check_empty, lapse, let_come_due, peek
 
 SHORT = 0.1
 LOST, RENEWED, PUT_BACK = 0, 1, 2
@@ -128,19 +130,22 @@ def test_more_that_wait_to_run_next_than_can_go_on_at_once(once: LockCaller, red
     assert told(once.look_once(1)) == [("t2", "run", "")]
 
 
-@pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
+@pytest.mark.parametrize(
+    "discover",
+    [
+        lambda store: store.control("other", "pause", "1", "0", "ana", "w"),
+        lambda store: store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0),
+        lambda store: store.locked("same"),
+    ],
+    ids=["an override", "a booking", "a look at the lock"],
+)
 def test_follower_of_an_ended_lock_goes_on_after_any_discovery(
-    once: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
+    once: LockCaller, one: Limit, redis: Redis, discover: Callable[[Store], Call]
 ) -> None:
     once.claim("t1", PLAN)
     assert once.arrive("t2", PLAN, one) == ()
     end_lock(redis)
-    if by == "says something":
-        steering.say("other", "pause")
-    elif by == "books":
-        steering.ask(once.store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0))
-    else:
-        once.locked()
+    execute(redis, discover(once.store))
     assert told(once.look_once()) == [("t2", "run", "")]
 
 
@@ -257,14 +262,6 @@ def test_grant_replayed_late_comes_with_its_lock_or_not_at_all(
 # -- nothing stays -----------------------------------------------------------------------------------------------
 
 
-def assert_empty(redis: Redis) -> None:
-    """Check that only the limits, the counters and the list of workers stay."""
-    store = peek(redis)
-    left = {name for name, content in (store.hashes | store.sets).items() if content}
-    assert left <= {"limits", "meta", "workers", "ends"}
-    assert all(member.startswith("workers:") for member in store.sets["ends"])
-
-
 @pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace", "keep_last"])
 @pytest.mark.parametrize("until_", ["finished", "started"])
@@ -282,7 +279,7 @@ def test_when_all_is_over_nothing_is_left(
         if running:
             running += once.end(running.pop(0), slots=8)
     assert not running
-    assert_empty(redis)
+    check_empty(peek(redis))
 
 
 def test_replacement_before_the_end_keeps_no_lock(once: LockCaller, peer: LockCaller) -> None:
