@@ -280,6 +280,10 @@ class GateStory(Story):
         limits = sorted(peek(self.redis).hashes["overrides"])
         return ", ".join(f"{each} {Steering(self.redis).stands(each).barred_by}" for each in limits)
 
+    def settling(self) -> bool:
+        """Return whether the store waits for holders to put themselves back."""
+        return "settling" in peek(self.redis).meta
+
     def moves(self, task: str) -> int:
         return int(peek(self.redis).records[task].raw["moves"])
 

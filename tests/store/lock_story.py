@@ -44,7 +44,7 @@ class LockStory(Story):
         self.own: dict[tuple[str, str], Started] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
-        self.lasts = 0.0
+        self.lasts = self.wait_s = 0.0
 
     def _plan(self, task: str, options: dict[str, Any]) -> tuple[str, LockPlan]:
         """Take the words about a plan from the options; a task that was published has its plan in its message."""
@@ -112,8 +112,12 @@ class LockStory(Story):
         """Be parked without asking; return why not, or the tasks that start."""
         task, plan = self._plan(task, words)
         reply = self.by.put(task, LIMITS.get(on), attempt=attempt, lock=plan.spec, slots=slots)
-        answer = Answer(reply.parked[0])
+        self.wait_s, answer = reply.wait, Answer(reply.parked[0])
         return self._shown(started_of(reply)) if answer == Answer.PARKED else answer.name.lower()
+
+    def look_within(self, seconds: str) -> None:
+        """Check that the reply to the last `put` asks for a look so soon."""
+        assert 0 < self.wait_s <= float(seconds)
 
     def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
         return self._shown(self.by.end(self._run(task), FACTS.get(how, how), slots=slots))

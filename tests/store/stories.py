@@ -100,7 +100,7 @@ class Story:
         }
         self.by = self._callers["worker"]
         self._heard: Hints | None = None
-        self._full = False
+        self._full = self._has_waited = False
 
     def tell(self, steps: str) -> None:
         try:
@@ -151,9 +151,12 @@ class Story:
 
     def flush(self) -> None:
         self.redis.flushall()
+        if self._has_waited:
+            self.wait("0")
 
     def wait(self, seconds: str) -> None:
         """Let time pass."""
+        self._has_waited = True
         self._clock().move(int(float(seconds) * 1_000_000))
 
     def fill(self) -> None:
@@ -176,6 +179,9 @@ class Story:
 
     def come_back(self) -> None:
         self.by.come_back()
+
+    def rejoin(self) -> None:
+        self.by.rejoin()
 
     def be_away(self) -> None:
         """The store was away for an hour, and all leases are over."""
@@ -211,6 +217,10 @@ class Story:
         return " ".join(each.message.decode() for each in self.by.withdraw(*tasks))
 
     # -- looking -----------------------------------------------------------------------------------------------------
+
+    def workers(self) -> str:
+        """Return the ids of the workers that the store has heard of."""
+        return " ".join(sorted(peek(self.redis).hashes["workers"]))
 
     def empty(self) -> None:
         check_empty(peek(self.redis))

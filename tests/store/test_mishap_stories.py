@@ -1,4 +1,4 @@
-"""Unreadable records, outages of the store and a store without memory, told as stories."""
+"""Unreadable records, lost workers, and a store that was away, empty or full, told as stories."""
 
 from __future__ import annotations
 
@@ -78,6 +78,24 @@ a second delivery waits after an outage, in which the broker was away, too:
     take t; be_away; peer: ask t = must_park; renew t = renewed
 """
 
+#: A store that has lost all data grants nothing for a moment, in which holders put themselves back.
+EMPTIED = """
+nothing starts until the holders are back:
+    wait 0; take t1; peer: take x on=gpu2:2; flush; peer: rejoin; peer: ask t2 = must_park; peer: park t2 slots=1 = -
+    told 1 5000; more = False; peer: park t3 on=gpu2:2 slots=1 = -; peer: look slots=2 = -; renew t1 = put back; wait 5
+    peer: look slots=2 = t3; settling = False; end t1 slots=1 = t2
+"""
+
+#: Entries of workers end by themselves.
+WORKERS = """
+a killed worker is forgotten after a day:
+    wait 0; take t; end t; wait 86300; peer: look; workers = aaaaaaaa bbbbbbbb; wait 200; reap; workers = bbbbbbbb
+a worker that left is forgotten after an hour, as a copy of one of its calls may come:
+    wait 0; look; leave; wait 3500; reap; workers = aaaaaaaa; wait 200; reap; workers = -
+a worker that calls is not forgotten, else a call that is sent again would be carried out again:
+    wait 0; look; wait 40000; look; wait 40000; look; wait 40000; reap; workers = aaaaaaaa
+"""
+
 #: A server that is out of memory refuses what takes more of it, and nothing that makes room.
 FULL = """
 a task is not parked:
@@ -113,6 +131,9 @@ a parked message is asked for and acknowledged:
 """
 
 LOCKS = """
+a singleton without limits does not start in a store that was emptied either, as it may still run:
+    wait 0; start t1; flush; peer: rejoin; peer: ask t2 = must_park; peer: put t2 slots=1 = -; look_within 5; lock = -
+    renew t1 = put back; wait 5; peer: look = -; end t1 slots=1 = t2 conclude t1
 a full server lets claim, as a publish would be unchecked without it:
     fill; claim t1 = claimed; claim t2 = taken t1
 an unreadable lock is free at once [garbage | empty | list | number | foreign | older]:
@@ -131,7 +152,7 @@ a lock of a task that was never delivered ends after an outage:
 """
 
 
-@pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, FULL))
+@pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, EMPTIED, WORKERS, FULL))
 def test_a_story_of_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
     GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
 
