@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redis import Redis
@@ -68,6 +68,10 @@ def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
         yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key, who
 
 
+def _named(answers: Sequence[int]) -> str:
+    return " ".join(Answer(each).name.lower() for each in answers)
+
+
 class GateStory(Story):
     """A story of permits and messages; every task takes one permit of ``gpu``, the only one, unless ``on`` differs
     (`needs_of`).
@@ -99,13 +103,14 @@ class GateStory(Story):
     def _run(self, task: str) -> Arrival | Grant:
         return self.runs[self.by.name, task]
 
-    def ask(self, task: str, *, on: str = "gpu:1", attempt: int = 0, slots: int = 0, **terms: Any) -> str:
-        """Ask for permits."""
-        arrival = self.by.arrival(task, needs_of(on, **terms), attempt=attempt)
-        reply = self.by.exchange(slots, asked=[arrival])
-        if reply.asked[0] == Answer.GRANTED:
-            self.runs[self.by.name, task] = arrival
-        return self._shown(reply, Answer(reply.asked[0]).name.lower())
+    def ask(self, *tasks: str, on: str = "gpu:1", attempt: int = 0, slots: int = 0, **terms: Any) -> str:
+        """Ask for permits with one call; return the answers, and the tasks that start."""
+        arrivals = [self.by.arrival(task, needs_of(on, **terms), attempt=attempt) for task in tasks]
+        reply = self.by.exchange(slots, asked=arrivals)
+        for arrival, answer in zip(arrivals, reply.asked, strict=True):
+            if answer == Answer.GRANTED:
+                self.runs[self.by.name, arrival.task] = arrival
+        return self._shown(reply, _named(reply.asked))
 
     def take(self, *tasks: str, on: str = "gpu:1", attempt: int = 0, **terms: Any) -> None:
         """Ask for permits that must be free."""
@@ -118,7 +123,7 @@ class GateStory(Story):
         """Set tasks aside without asking; return what is wrong with the last, and the tasks that start."""
         for task in tasks:
             self.reply = self.by.put(task, needs_of(on, cost, deadline), slots=slots, **parts)
-        answer = Answer(self.reply.parked[0]).name.lower()
+        answer = _named(self.reply.parked)
         return self._shown(self.reply, answer if answer != "parked" else "")
 
     def arrive(self, *tasks: str, **how: Any) -> str:
@@ -197,7 +202,7 @@ class GateStory(Story):
     def again(self) -> str:
         """The last call once more, as after a lost reply."""
         reply = self.by.again()
-        return self._shown(reply, Answer(reply.asked[0]).name.lower() if reply.asked else "")
+        return self._shown(reply, _named(reply.asked))
 
     def leave(self) -> None:
         self.by.leave()

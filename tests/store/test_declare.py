@@ -7,6 +7,8 @@ from typing import Any
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
@@ -138,3 +140,11 @@ def test_declaration_of_a_worker_goes_when_its_time_is_over(worker: Caller, one:
     lapse(redis, f"meta:{field}")
     worker.reap()
     assert not redis.hexists(KEY["meta"], field)
+
+
+def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
+    """A worker declares its limits before it asks; a call never declares a number."""
+    worker.declare(Limit("other", 1))
+    arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
+    assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)
+    worker.take("t", one)

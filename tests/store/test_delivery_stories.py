@@ -9,6 +9,10 @@ from tests.store.gate_story import GateStory
 from tests.store.stories import stories
 
 ADMITTED = """
+as many are granted as there are permits, also to one call:
+    ask t1 t2 t3 on=gpu2:2 = granted granted must_park; used = gpu2 2; records = t1 t2
+a lease lasts from its beginning by the clock of the store:
+    wait 0; take t; wait 599; peer: look; reap = -; wait 2; reap = t
 asking again is the same permit, after a lost reply:
     take t; again = granted; used = gpu 1
 a second delivery does not run beside the first, though a permit is free:
@@ -127,6 +131,9 @@ a later unrelated call keeps a renewal from putting back, until the next one:
 """
 
 REPLAYED = """
+a refusal has the same reason again:
+    take ran; end ran at_broker; take t; peer: park there; ask ran there new = has_run parked must_park
+    again = has_run parked must_park
 a parked task that has run is not parked again by a copy of the call:
     park t; peer: look = t; peer: end t; again; records = -
 a grant that was reclaimed since is not granted again:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from redis import Redis
 
-from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended, message_of, started
@@ -33,15 +32,6 @@ def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, 
     after = peek(redis)
     assert content(after) == content(before)
     assert all(after.leases[task] >= before.leases[task] for task in before.leases)
-
-
-def test_replayed_refusal_has_the_same_reason(worker: Caller, peer: Caller, one: Limit) -> None:
-    worker.release(worker.take("ran", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
-    worker.take("t", one)
-    peer.put("parked", one)
-    told = worker.exchange(asked=[worker.arrival(task, one) for task in ("ran", "parked", "new")]).asked
-    assert told == (Answer.HAS_RUN, Answer.PARKED, Answer.MUST_PARK)
-    assert worker.again().asked == told
 
 
 def test_replayed_withdrawal_returns_the_message_again(worker: Caller, one: Limit) -> None:

@@ -366,7 +366,6 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),
     (lambda: settings(throttle_limits={"gpu": 3}), "set limits on the tasks, @app.task(base=Throttled, limit=5)"),
     (lambda: settings(throttle_rate="5/s"), "set limits on the tasks"),
-    (lambda: settings(THROTTLE_LEASE=5), "Setting 'THROTTLE_LEASE' has no effect in capitals: write 'throttle_lease'"),
     (lambda: settings(throttle_url="redis://host/abc"), "throttle_url: the database must be a number, got 'abc'"),
     # -- Limit
     (Limit, "Limit needs name: it takes name, permits, key, rate, burst, fair_by, weights, max_parked, group"),

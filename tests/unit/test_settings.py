@@ -48,12 +48,6 @@ def test_a_timedelta_is_seconds() -> None:
     assert read(throttle_url=URL, throttle_lease=timedelta(minutes=2)).lease == 120.0
 
 
-def test_no_redis_at_all_is_refused() -> None:
-    """The message names the setting."""
-    with pytest.raises(ConfigurationError, match="set throttle_url"):
-        Settings.read(nothing_set, ["amqp://rabbit", None])
-
-
 def test_everything_can_be_set() -> None:
     settings = read(
         throttle_url=URL,
