@@ -349,6 +349,10 @@ class GateStory(Story):
         """Return whether the last reply asks for another look."""
         return bool(self.reply.more)
 
+    def hinted(self) -> bool:
+        """Return whether the last call could publish its hints."""
+        return bool(self.reply.hints)
+
     def open(self) -> str:
         """Return the limits without a line, by the last reply."""
         return " ".join(self.reply.open)

@@ -91,7 +91,7 @@ class Story:
     """
 
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
-        self.redis, self._clock = redis, clock
+        self.redis, self._admin, self._clock = redis, redis, clock
         self._callers = {
             "worker": LockCaller(redis, "aaaaaaaa", "q"),
             "peer": LockCaller(redis, "bbbbbbbb", "q"),
@@ -112,6 +112,9 @@ class Story:
                 self._heard.close()
             if self._full:
                 self.make_room()
+            if self.redis is not self._admin:
+                self.redis.close()
+                self._admin.acl_deluser("mute")
 
     def _step(self, step: str) -> None:
         said, _, wanted = step.partition(" = ")
@@ -176,6 +179,15 @@ class Story:
             getattr(self, verb)(*tasks, **options)
         after = peek(self.redis)
         assert (after.hashes, after.sets) == (before.hashes, before.sets)
+
+    def mute(self) -> None:
+        """From now on no client may publish hints."""
+        user: dict[str, Any] = {"keys": ["*"], "categories": ["+@all"], "passwords": ["+secret"]}
+        self._admin.acl_setuser("mute", enabled=True, reset_channels=True, **user)
+        place = self._admin.connection_pool.connection_kwargs
+        self.redis = Redis(host=place["host"], port=place["port"], username="mute", password="secret")
+        for each in self._callers.values():
+            each.client = self.redis
 
     def come_back(self) -> None:
         self.by.come_back()

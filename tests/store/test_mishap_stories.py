@@ -130,6 +130,17 @@ a parked message is asked for and acknowledged:
     park t unacked; fill; saved t = there; acked t
 """
 
+#: Without the right to publish hints all goes on, since workers look by themselves.
+MUTE = """
+a hint that is refused is reported once it was due:
+    mute; take t1; look; hinted = True; park t2; hinted = False; end t1; hinted = False
+a call takes effect without its hints:
+    mute; take t1; stranger: park t2; end t1; park t3 t4; line = t2 t3 t4; stranger: look = t2
+    workers = aaaaaaaa cccccccc
+all other scripts go on:
+    mute; take t1; park t2; expire t1; reap = t1; say gpu pause = 1; unsay gpu pause = 1; permits gpu 5; look = t2
+"""
+
 LOCKS = """
 a singleton without limits does not start in a store that was emptied either, as it may still run:
     wait 0; start t1; flush; peer: rejoin; peer: ask t2 = must_park; peer: put t2 slots=1 = -; look_within 5; lock = -
@@ -152,7 +163,7 @@ a lock of a task that was never delivered ends after an outage:
 """
 
 
-@pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, EMPTIED, WORKERS, FULL))
+@pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, EMPTIED, WORKERS, FULL, MUTE))
 def test_a_story_of_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
     GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
 

@@ -90,13 +90,6 @@ def test_call_of_a_worker_after_its_sign_off_does_nothing(
     assert not peek(redis).records
 
 
-def test_emptied_store_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    worker.release(held)
-    redis.flushall()
-    assert worker.raw(worker.last, worker.number) == [b"declare"]
-
-
 def test_a_call_that_a_later_one_has_overtaken_does_nothing(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
