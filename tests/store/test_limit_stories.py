@@ -110,7 +110,7 @@ one that starts in time has no deadline any more:
     take g1; park g2 deadline=600; due = g2; end g1 slots=1 = g2; due = -; look = -
 one that is returned unstarted may wait for no longer:
     wait 0; park g deadline=100; wait 60; look = g; end g return; due = g; wait 41; look = g expired
-one that has begun in time has no deadline any more:
+one that began in time and comes again has no deadline any more:
     park g deadline=600 slots=1 = g; end g again; due = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
@@ -380,6 +380,8 @@ a lost lease and a deadline are why:
     arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
     come_due task late; look slots=0; state late = ended without running
     why late = It waited for longer than its start_deadline: it ends as expired.
+a store that lost its data is why:
+    take t; flush; rejoin; park t2; why t2 = The store lost its data: nothing starts for another...
 a permit outside of tasks is taken by its process:
     park outer queue=~dddddddd
     why outer = It can start: it is a permit outside of tasks, which the process that waits for it has to take.

@@ -251,13 +251,6 @@ def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redi
     assert steering.stands(API).stopped
 
 
-def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
-    worker.declare(API)
-    worker.declare(API, known="1")
-    worker.put("t", ONE)
-    assert steering.explain("t").reasons[0].startswith("The store lost its data: nothing starts for another ")
-
-
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
