@@ -166,6 +166,11 @@ class GateStory(Story):
             self.by.exchange(slots, ended=[ended(self._run(task), FACTS.get(how, how)) for task in tasks])
         )
 
+    def end_and_park(self, task: str, other: str, *, on: str = "gpu:1") -> str:
+        """End a run and set a task aside with one call."""
+        parcel = self.by.parcel(other, needs_of(on))
+        return self._shown(self.by.exchange(ended=[ended(self._run(task))], parked=[parcel]))
+
     def pass_on(self, task: str, to: str, *, on: str = "gpu:1", how: str = "done", attempt: int = 0) -> str:
         """A run has ended, and the one that began in its place in this worker has its permit."""
         run, arrival = self._run(task), self.by.arrival(to, needs_of(on), attempt=attempt)
@@ -202,7 +207,7 @@ class GateStory(Story):
     def again(self) -> str:
         """The last call once more, as after a lost reply."""
         reply = self.by.again()
-        return self._shown(reply, _named(reply.asked))
+        return self._shown(reply, _named((*reply.asked, *reply.parked)))
 
     def leave(self) -> None:
         self.by.leave()

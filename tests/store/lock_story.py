@@ -122,6 +122,15 @@ class LockStory(Story):
     def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
         return self._shown(self.by.end(self._run(task), FACTS.get(how, how), slots=slots))
 
+    def again(self) -> str:
+        """Repeat the last call, as after a lost reply; runs have the tokens that they had."""
+        reply, answers = self.by.again(), []
+        for arrival, answer in zip(self.by.last.asked, reply.asked, strict=True):
+            assert answer in list(Answer) or answer == self.runs[arrival.task].token
+            answers.append(Answer(answer).name.lower() if answer in list(Answer) else "run")
+        assert all(each.token == self.runs[each.task].token for each in started_of(reply))
+        return ", ".join([*answers, *(f"{each.task} {each.verdict}" for each in started_of(reply))])
+
     def look(self, *, slots: int = 1) -> str:
         return self._shown(self.by.look_once(slots))
 

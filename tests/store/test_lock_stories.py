@@ -156,6 +156,14 @@ a duplicate runs when the lease of the first ends without a call:
 a run that goes on keeps the success of its other delivery, and for as long after its end:
     wait 0; start t1 remember=2; lease_ends t1 alone; peer: start t1 remember=2; peer: end t1; lock = t1 done
     renew t1 = put back; wait 3; peer: claim t2 remember=2 = taken t1; end t1 failed; lock = t1 done; wait 3; lock = -
+a start that is asked for again after its lock ended has it again:
+    start t1; lapse locks:same; again = run; lock = t1 running; held = t1
+a grant that is replayed after its lock ended comes with it:
+    put t1 slots=1 = t1 run; lapse locks:same; again = t1 run; lock = t1 running; held = t1
+a start that is asked for again is refused when another task has the lock:
+    start t1; lapse locks:same; peer: start t2; again = must_park; lock = t2 running; held = t2
+a grant is not replayed when another task has the lock:
+    put t1 slots=1 = t1 run; lapse locks:same; peer: start t2; again = -; lock = t2 running; held = t2
 tokens grow over a loss of the data:
     start t1; flush; start t2; newer t2 t1
 a restored lock has the token of its task, by which its success is known:

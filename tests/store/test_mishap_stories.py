@@ -98,8 +98,10 @@ a worker that calls is not forgotten, else a call that is sent again would be ca
 
 #: A server that is out of memory refuses what takes more of it, and nothing that makes room.
 FULL = """
-a task is not parked:
-    take t; fill; refused park t1
+a task is not parked, until there is room:
+    take t; fill; refused park t1; make_room; again = parked; line = t1
+a call that parks is refused as a whole, so its worker sends the rest without it:
+    take t1 t2 on=gpu2:2; fill; refused end_and_park t1 t3 on=gpu2:2; end t1; used = gpu2 1
 a task that is parked already is not parked again either, as a call is carried out or not:
     take t; park t1; fill; refused park t1
 a task does not go back after a slow down:
