@@ -17,14 +17,6 @@ from tests.store.peek import KEY, lapse, peek
 from tests.store.terms_caller import terms
 
 
-def test_the_newest_number_holds(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """The worker that starts last has the newest code."""
-    worker.declare(Limit("gpu", 2), Limit("gpu2", 7))
-    peer.declare(Limit("gpu", 5))
-    worker.declare(Limit("gpu", 1))
-    assert peek(redis).limits == {"gpu": 1, "gpu2": 7}
-
-
 def test_a_worker_that_comes_back_does_not_overrule_a_newer_one(worker: Caller, peer: Caller, redis: Redis) -> None:
     """It lost its connection for a moment; meanwhile another one started with a new number."""
     birth = worker.declare(Limit("gpu", 2))
@@ -117,14 +109,6 @@ def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limi
     said = Rows(1, asked=[worker.arrival("t2", one)], parked=[worker.parcel("t3", one)], ended=[ended(held)])
     assert worker.raw(said, 9) == [b"declare"]
     assert redis.dbsize() == 0
-
-
-def test_earlier_declaration_may_hold(worker: Caller, redis: Redis) -> None:
-    """A process with permits outside of tasks has no newer number than the workers."""
-    worker.declare(Limit("gpu", 2))
-    call = worker.store.declare("", [("gpu", "9"), ("new", "3")], keeps=True)
-    execute(redis, call)
-    assert peek(redis).limits == {"gpu": 2, "new": 3}
 
 
 def test_worker_gets_the_effect_of_its_declaration(worker: Caller, peer: Caller) -> None:

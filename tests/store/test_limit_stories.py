@@ -34,6 +34,13 @@ a lost worker frees every limit:
     used = api 2, tenant/a 2
 """
 
+DECLARED = """
+the newest number holds, as the worker that starts last has the newest code:
+    permits gpu 2; permits gpu2 7; peer: permits gpu 5; permits gpu 1; in_force gpu = 1; in_force gpu2 = 7
+a caller that keeps earlier declarations, as a process with permits outside of tasks, declares only new limits:
+    permits gpu 2; peer: take t on=gpu:9+new:3; in_force gpu = 2; in_force new = 3
+"""
+
 COSTS = """
 a cost takes that many permits:
     take big on=gpu:4 cost=3; arrive s1 s2 on=gpu:4 = s1; used = gpu 4; end big slots=5 = s2; used = gpu 2
@@ -470,6 +477,7 @@ a line within one call is not reported:
 
 STORIES = stories(
     SEVERAL,
+    DECLARED,
     COSTS,
     TURNS,
     RATES,
