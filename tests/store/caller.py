@@ -308,6 +308,16 @@ class Caller:
         call = self.store.declare(known, rows, worker=(self.name, self.declared))
         return [each.decode() for each in cast("list[bytes]", execute(self.client, call))]
 
+    def rejoin(self) -> None:
+        """Declare its limits, knowing a store with other data."""
+        self.declare_all(known="1")
+        execute(self.client, self.store.declare("", self.declared.items(), keeps=True))
+
+    def come_back(self) -> None:
+        """Declare its limits after more time without the store than a live worker is ever silent."""
+        away = self.store.lease / 3
+        execute(self.client, self.store.declare("", self.declared.items(), keeps=True, away=away))
+
     def leave(self) -> None:
         execute(self.client, self.store.leave(self.name))
 

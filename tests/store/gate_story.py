@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
+from celery_throttle.core.sites import Sites
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, SavedAnswer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS, ended, held_by, message_of, passed
-from tests.store.peek import expire, pass_over, peek
+from tests.store.lock_caller import LockCaller
+from tests.store.peek import KEY, change, expire, pass_over, peek
 from tests.store.steering import Steering
 from tests.store.stories import FACTS, RENEWED, Story
 from tests.store.terms_caller import lines, nothing_left, terms, used
@@ -24,15 +26,22 @@ from tests.store.terms_caller import lines, nothing_left, terms, used
 __all__ = ["GateStory"]
 
 MOMENT_MS = 4000
-#: A limit in a story: name, key, permits, how many may wait, rate, burst, and the value by which it takes turns.
-LIMIT = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/]+))?(?:\^(\d+))?(?:~(\w))?")
+#: Workers on sites, and the tags of each.
+SITES = {
+    "a7": {"host": "a7", "red": "r1", "blue": "b1"},
+    "a7b": {"host": "a7"},
+    "a8": {"host": "a8"},
+    "box": {"host": "a9", "gpu_box": "b1"},
+}
+#: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.
+LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/,]+))?(?:\^([\d,]+))?(?:~(\w))?")
 
 
 def limits_of(on: str) -> list[Limit]:
     """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
-    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``api:1~a``: tasks
-    take turns, and this one is of ``a``.
+    ``crowd:1<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits. ``mail@1/s,9/d^1,3``:
+    two rates. ``api:1~a``: tasks take turns, and this one is of ``a``. ``gpu/host:2``: each host has two.
     """
     return [limit for limit, _, _ in _parts(on)]
 
@@ -50,12 +59,17 @@ def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
     for each in on.split("+"):
         found = LIMIT.fullmatch(each)
         assert found, each
-        name, key, permits, waiting, rate, burst, who = found.groups()
-        options: dict[str, Any] = {"rate": rate} if rate else {}
-        options |= {"burst": int(burst)} if burst else {}
+        name, per, key, permits, waiting, rate, burst, who = found.groups()
+        options: dict[str, Any] = {"rate": rate.split(",")} if rate else {}
+        options |= {"per": per} if per else {}
+        options |= {"burst": [int(each) for each in burst.split(",")]} if burst else {}
         options |= {"max_parked": int(waiting)} if waiting else {}
         options |= {"fair_by": "who"} if who else {}
         yield Limit(name, int(permits) if permits else None, key="key" if key else None, **options), key, who
+
+
+def _named(answers: Sequence[int]) -> str:
+    return " ".join(Answer(each).name.lower() for each in answers)
 
 
 class GateStory(Story):
@@ -68,6 +82,8 @@ class GateStory(Story):
 
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
         super().__init__(redis, clock)
+        for name, tags in SITES.items():
+            self._callers[name] = LockCaller(redis, f"worker-{name}", "q", sites=Sites({"worker": name, **tags}))
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.noted = 0
         self.marked: dict[str, bytes] = {}
@@ -75,6 +91,7 @@ class GateStory(Story):
 
     def _shown(self, reply: Reply, answer: str = "") -> str:
         self.reply = reply
+        assert len({each.nonce for each in reply.grants}) == len(reply.grants), "each run has a nonce of its own"
         for each in reply.grants:
             self.runs[self.by.name, each.task] = each
             assert each.message in {message_of(each.task, each.attempt), b"again"}
@@ -86,13 +103,14 @@ class GateStory(Story):
     def _run(self, task: str) -> Arrival | Grant:
         return self.runs[self.by.name, task]
 
-    def ask(self, task: str, *, on: str = "gpu:1", attempt: int = 0, slots: int = 0, **terms: Any) -> str:
-        """Ask for permits."""
-        arrival = self.by.arrival(task, needs_of(on, **terms), attempt=attempt)
-        reply = self.by.exchange(slots, asked=[arrival])
-        if reply.asked[0] == Answer.GRANTED:
-            self.runs[self.by.name, task] = arrival
-        return self._shown(reply, Answer(reply.asked[0]).name.lower())
+    def ask(self, *tasks: str, on: str = "gpu:1", attempt: int = 0, slots: int = 0, **terms: Any) -> str:
+        """Ask for permits with one call; return the answers, and the tasks that start."""
+        arrivals = [self.by.arrival(task, needs_of(on, **terms), attempt=attempt) for task in tasks]
+        reply = self.by.exchange(slots, asked=arrivals)
+        for arrival, answer in zip(arrivals, reply.asked, strict=True):
+            if answer == Answer.GRANTED:
+                self.runs[self.by.name, arrival.task] = arrival
+        return self._shown(reply, _named(reply.asked))
 
     def take(self, *tasks: str, on: str = "gpu:1", attempt: int = 0, **terms: Any) -> None:
         """Ask for permits that must be free."""
@@ -105,7 +123,7 @@ class GateStory(Story):
         """Set tasks aside without asking; return what is wrong with the last, and the tasks that start."""
         for task in tasks:
             self.reply = self.by.put(task, needs_of(on, cost, deadline), slots=slots, **parts)
-        answer = Answer(self.reply.parked[0]).name.lower()
+        answer = _named(self.reply.parked)
         return self._shown(self.reply, answer if answer != "parked" else "")
 
     def arrive(self, *tasks: str, **how: Any) -> str:
@@ -148,6 +166,11 @@ class GateStory(Story):
             self.by.exchange(slots, ended=[ended(self._run(task), FACTS.get(how, how)) for task in tasks])
         )
 
+    def end_and_park(self, task: str, other: str, *, on: str = "gpu:1") -> str:
+        """End a run and set a task aside with one call."""
+        parcel = self.by.parcel(other, needs_of(on))
+        return self._shown(self.by.exchange(ended=[ended(self._run(task))], parked=[parcel]))
+
     def pass_on(self, task: str, to: str, *, on: str = "gpu:1", how: str = "done", attempt: int = 0) -> str:
         """A run has ended, and the one that began in its place in this worker has its permit."""
         run, arrival = self._run(task), self.by.arrival(to, needs_of(on), attempt=attempt)
@@ -184,7 +207,7 @@ class GateStory(Story):
     def again(self) -> str:
         """The last call once more, as after a lost reply."""
         reply = self.by.again()
-        return self._shown(reply, Answer(reply.asked[0]).name.lower() if reply.asked else "")
+        return self._shown(reply, _named((*reply.asked, *reply.parked)))
 
     def leave(self) -> None:
         self.by.leave()
@@ -200,8 +223,8 @@ class GateStory(Story):
     def say(self, limit: str, name: str, value: str = "1", *, until: str = "0") -> int:
         """An operator overrides a limit, ``until`` so many ms from now: the permits, or a rate such as ``10/m^5``."""
         if "/" in value:
-            (rate,) = limits_of(f"any@{value}")[0].rates
-            value = json.dumps({"rates": [[rate[0].count, rate[0].period, rate[1]]]})
+            rates = limits_of(f"any@{value}")[0].rates
+            value = json.dumps({"rates": [[rate.count, rate.period, burst] for rate, burst in rates]})
         return Steering(self.redis).say(limit.replace("/", "\x1f"), name, value, until=until)
 
     def unsay(self, limit: str, name: str) -> int:
@@ -213,11 +236,6 @@ class GateStory(Story):
     def declare(self) -> None:
         """Declare the limits of this caller again."""
         execute(self.redis, self.by.store.declare("", self.by.declared.items()))
-
-    def come_back(self) -> None:
-        """Declare the limits after more time without the store than a live worker is ever silent."""
-        by = self.by
-        execute(self.redis, by.store.declare("", by.declared.items(), keeps=True, away=by.store.lease / 3))
 
     def deploy(self, on: str) -> None:
         """Declare these limits anew."""
@@ -238,6 +256,17 @@ class GateStory(Story):
         expire(self.redis, task)
         self.by.look(0)
 
+    def moved(self, task: str, times: str) -> None:
+        """It has gone from one line of its limits to another so often."""
+        change(self.redis, "records", task, moves=int(times))
+
+    def bar(self, task: str, *limits: str) -> None:
+        """It goes first on these."""
+        ticket = peek(self.redis).records[task].ticket
+        for limit in limits:
+            change(self.redis, "overrides", limit.replace("/", "\x1f"), bar=[ticket, 9e12, "", task, 1])
+            self.redis.zadd(KEY["ends"], {f"overrides:{limit}".replace("/", "\x1f"): 9e12})
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def finished(self) -> str:
@@ -255,6 +284,24 @@ class GateStory(Story):
 
     def overrides(self) -> str:
         return " ".join(sorted(peek(self.redis).hashes["overrides"])).replace("\x1f", "/")
+
+    def bars(self) -> str:
+        """Return the limits with an override, each with the task that goes first there."""
+        limits = sorted(peek(self.redis).hashes["overrides"])
+        return ", ".join(f"{each} {Steering(self.redis).stands(each).barred_by}" for each in limits)
+
+    def settling(self) -> bool:
+        """Return whether the store waits for holders to put themselves back."""
+        return "settling" in peek(self.redis).meta
+
+    def moves(self, task: str) -> int:
+        return int(peek(self.redis).records[task].raw["moves"])
+
+    def turns(self) -> str:
+        """Return the limits, and the keys of each, whose turns are stored for a while longer."""
+        store, soon = peek(self.redis), self._clock().now / 1000 + MOMENT_MS
+        assert all(store.sets["ends"][f"turns:{each}"] > soon for each in store.hashes["turns"])
+        return " ".join(sorted(store.hashes["turns"])).replace("\x1e", "/")
 
     def declared(self) -> str:
         return " ".join(sorted(peek(self.redis).hashes["limits"]))
@@ -306,6 +353,10 @@ class GateStory(Story):
     def more(self) -> bool:
         """Return whether the last reply asks for another look."""
         return bool(self.reply.more)
+
+    def hinted(self) -> bool:
+        """Return whether the last call could publish its hints."""
+        return bool(self.reply.hints)
 
     def open(self) -> str:
         """Return the limits without a line, by the last reply."""

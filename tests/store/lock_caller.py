@@ -97,14 +97,7 @@ class LockCaller(Caller):
         return started
 
     def put_once(
-        self,
-        task: str,
-        plan: LockPlan,
-        what: What = None,
-        *,
-        attempt: int = 0,
-        slots: int = 0,
-        queue: str = "",
+        self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0, slots: int = 0, queue: str = ""
     ) -> tuple[Started, ...]:
         """Park it; return the tasks that are started in the slots."""
         return started_of(self.put(task, what, attempt=attempt, lock=plan.spec, queue=queue, slots=slots))

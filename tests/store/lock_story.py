@@ -12,15 +12,15 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
 from celery_throttle.store.exchange_reply import Answer
 from tests.primitives.faults import StoreClock
-from tests.store.lock_caller import Started, end_lease, end_lock, plan_of
+from tests.store.lock_caller import Started, end_lease, end_lock, plan_of, started_of
 from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.stories import FACTS, RENEWED, Story
+from tests.store.stories import FACTS, RENEWED, UNREADABLE, Story
 from tests.store.terms_caller import lines
 
 __all__ = ["LockStory"]
 
-LIMITS = {"gpu": Limit("gpu", 1), "gpu2": Limit("gpu2", 2)}
+LIMITS = {"gpu": Limit("gpu", 1), "gpu2": Limit("gpu2", 2), "crowd": Limit("crowd", 1, max_parked=1)}
 ANSWERS = {
     identity_locks.CLAIMED: "claimed",
     identity_locks.TAKEN: "taken",
@@ -44,7 +44,7 @@ class LockStory(Story):
         self.own: dict[tuple[str, str], Started] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
-        self.lasts = 0.0
+        self.lasts = self.wait_s = 0.0
 
     def _plan(self, task: str, options: dict[str, Any]) -> tuple[str, LockPlan]:
         """Take the words about a plan from the options; a task that was published has its plan in its message."""
@@ -63,6 +63,10 @@ class LockStory(Story):
                 assert each.verdict == "done" or each.token == 0, "a task that does not run has no token"
             self.runs[each.task] = self.own[self.by.name, each.task] = each
         return ", ".join(f"{each.task} {each.verdict} {each.first}".strip() for each in started)
+
+    def _run(self, task: str) -> Started:
+        """Return the run that this caller has of it, or else the newest."""
+        return self.own.get((self.by.name, task), self.runs[task])
 
     # -- publishers --------------------------------------------------------------------------------------------------
 
@@ -104,20 +108,34 @@ class LockStory(Story):
         answer, _, _ = self.by.ask_once(task, plan, LIMITS.get(on))
         return Answer(answer).name.lower() if answer in list(Answer) else "run"
 
-    def put(self, task: str, *, on: str = "", slots: int = 0, **words: Any) -> str:
-        """Be parked without asking."""
+    def put(self, task: str, *, on: str = "", attempt: int = 0, slots: int = 0, **words: Any) -> str:
+        """Be parked without asking; return why not, or the tasks that start."""
         task, plan = self._plan(task, words)
-        return self._shown(self.by.put_once(task, plan, LIMITS.get(on), slots=slots))
+        reply = self.by.put(task, LIMITS.get(on), attempt=attempt, lock=plan.spec, slots=slots)
+        self.wait_s, answer = reply.wait, Answer(reply.parked[0])
+        return self._shown(started_of(reply)) if answer == Answer.PARKED else answer.name.lower()
+
+    def look_within(self, seconds: str) -> None:
+        """Check that the reply to the last `put` asks for a look so soon."""
+        assert 0 < self.wait_s <= float(seconds)
 
     def end(self, task: str, *, how: str = "done", slots: int = 0) -> str:
-        run = self.own.get((self.by.name, task), self.runs[task])
-        return self._shown(self.by.end(run, FACTS.get(how, how), slots=slots))
+        return self._shown(self.by.end(self._run(task), FACTS.get(how, how), slots=slots))
+
+    def again(self) -> str:
+        """Repeat the last call, as after a lost reply; runs have the tokens that they had."""
+        reply, answers = self.by.again(), []
+        for arrival, answer in zip(self.by.last.asked, reply.asked, strict=True):
+            assert answer in list(Answer) or answer == self.runs[arrival.task].token
+            answers.append(Answer(answer).name.lower() if answer in list(Answer) else "run")
+        assert all(each.token == self.runs[each.task].token for each in started_of(reply))
+        return ", ".join([*answers, *(f"{each.task} {each.verdict}" for each in started_of(reply))])
 
     def look(self, *, slots: int = 1) -> str:
         return self._shown(self.by.look_once(slots))
 
     def renew(self, task: str) -> str:
-        return RENEWED[self.by.renew_once(self.runs[task])]
+        return RENEWED[self.by.renew_once(self._run(task))]
 
     def succeeded(self, task: str, *, before: bool = False) -> int:
         """Report a success that is remembered for a minute; ``before``: of the grant before this one."""
@@ -151,15 +169,19 @@ class LockStory(Story):
         """Its time has passed, whatever its holder."""
         end_lock(self.redis)
 
-    def spoil_lock(self) -> None:
-        """Let the lock be unreadable."""
-        self.redis.hset(KEY["locks"], "same", "{")
+    def spoil_lock(self, how: str = "garbage") -> None:
+        """Let the lock be unreadable: one of `UNREADABLE`."""
+        self.redis.hset(KEY["locks"], "same", UNREADABLE[how])
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def lock(self, identity: str = "same") -> str:
         found = self.by.locked(identity)
         return f"{found.task_id} {found.state}" if found else ""
+
+    def locks(self) -> str:
+        """Return the identities whose locks are stored, readable or not."""
+        return " ".join(sorted(peek(self.redis).hashes["locks"]))
 
     def lock_awaited(self) -> int:
         """Return how many calls ask for the outcome of its holder."""
@@ -208,10 +230,3 @@ class LockStory(Story):
         found = self.by.locked()
         assert found
         assert found.expires_in > (float(hours) - 1) * 3600
-
-    def empty(self) -> None:
-        """Only the limits, the counters and the list of workers stay."""
-        store = peek(self.redis)
-        left = {name for name, content in (store.hashes | store.sets).items() if content}
-        assert left <= {"limits", "meta", "workers", "ends"}
-        assert all(member.startswith("workers:") for member in store.sets["ends"])

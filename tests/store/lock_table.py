@@ -169,14 +169,8 @@ TABLE: dict[Event, dict[State, Cell]] = {
         _S.QUEUED: Cell(_S.QUEUED, _O.ANOTHER, "run", next=_F.REPLACED),
         _S.RUNNING: Cell(_S.RUNNING, _O.FIRST, "next", next=_F.REPLACED),
     },
-    _E.OLDER_ARRIVES: {
-        **_another("run", *_FREE, _S.STARTED),
-        **_same(_S.QUEUED, _S.RUNNING, answer="replaced"),
-    },
-    _E.RENEWED: {
-        **_to(Cell(_S.RUNNING), _S.NONE, _S.QUEUED, _S.RUNNING),
-        **_same(_S.TAKEN, _S.STARTED, _S.DONE),
-    },
+    _E.OLDER_ARRIVES: {**_another("run", *_FREE, _S.STARTED), **_same(_S.QUEUED, _S.RUNNING, answer="replaced")},
+    _E.RENEWED: {**_to(Cell(_S.RUNNING), _S.NONE, _S.QUEUED, _S.RUNNING), **_same(_S.TAKEN, _S.STARTED, _S.DONE)},
     _E.TOLD: {**_same(_S.TAKEN), **_to(_DONE, _S.NONE, _S.QUEUED, _S.RUNNING, _S.DONE)},
     _E.SUCCEEDS: {**_same(*_FREE), **_to(_ENDED, _S.QUEUED, _S.RUNNING, _S.STARTED)},
     _E.SUCCEEDS_KEPT: {**_same(*_FREE), **_to(_DONE, _S.QUEUED, _S.RUNNING, _S.DONE)},

@@ -337,6 +337,13 @@ def _for_good(name: str, packed: bytes) -> bool:
     return name == "overrides" and any(one[1] == 0 for one in json.loads(packed).values())
 
 
+def check_empty(store: Snapshot) -> None:
+    """Only the limits, the counters and the list of workers stay."""
+    left = {name for name, content in (store.hashes | store.sets).items() if content}
+    assert left <= {"limits", "meta", "workers", "ends"}
+    assert all(member.startswith("workers:") for member in store.sets["ends"])
+
+
 def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
     """Return the lanes whose first task is first in its bucket and has room, even if no index lists them."""
     lost = set()
@@ -353,6 +360,12 @@ def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
     return lost
 
 
+def change(client: Redis, key: str, field: str | bytes, **parts: object) -> None:
+    """Change parts of a stored object."""
+    kept = json.loads(client.hget(KEY[key], field) or b"{}")
+    client.hset(KEY[key], field, json.dumps({**kept, **parts}))
+
+
 def expire(client: Redis, *tasks: str) -> None:
     """Let the leases of these holders end, as if their workers had been silent for so long."""
     for task in tasks:
@@ -362,9 +375,7 @@ def expire(client: Redis, *tasks: str) -> None:
 def be_away(client: Redis) -> None:
     """Make the store look as after an outage of an hour: no calls, and all leases over."""
     for name, packed in client.hgetall(KEY["workers"]).items():
-        said = json.loads(packed)
-        said["since"] -= 3_600_000
-        client.hset(KEY["workers"], name, json.dumps(said))
+        change(client, "workers", name, since=json.loads(packed)["since"] - 3_600_000)
     expire(client, *peek(client).leases)
 
 
@@ -386,7 +397,7 @@ def pass_over(client: Redis, bucket: str, queue: str) -> None:
     """End the moment that a queue has for its turn, so that the next caller passes it over."""
     for lane, entry in peek(client).lanes.items():
         if entry.get("at") == bucket and lane.endswith(f"\0{queue}") and not entry.get("passed"):
-            client.hset(KEY["lanes"], lane, json.dumps({**entry, "offered": 1}, separators=(",", ":")))
+            change(client, "lanes", lane, offered=1)
             client.zadd(KEY["due"], {f"bucket:{bucket}": 1})
 
 

@@ -14,23 +14,23 @@ An answer may end with ``...``, and then its beginning counts.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from celery_throttle.core.facts import Facts, Message, Result
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ENDS
 from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller
-from tests.store.peek import KEY, be_away, end_moment, expire, lapse, let_come_due, peek
+from tests.store.peek import KEY, be_away, change, check_empty, end_moment, expire, lapse, let_come_due, peek
 from tests.store.steering import Steering
 
-__all__ = ["FACTS", "RENEWED", "Story", "read_stories", "stories"]
+__all__ = ["FACTS", "RENEWED", "UNREADABLE", "Story", "read_stories", "stories"]
 
 #: Ends of runs whose messages the broker has.
 FACTS = {
@@ -54,7 +54,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     "started": ("lock_until", "started"),
     "expires": ("lock_until", "expires"),
     **{each: ("how", each) for each in (*ENDS, *FACTS)},
-    **{each: (each, True) for each in ("awaited", "alone", "before", "noted", "elsewhere", "unacked")},
+    **{each: (each, True) for each in ("awaited", "alone", "before", "noted", "elsewhere", "unacked", "outside")},
 }
 NUMBERS = {
     "slots": int,
@@ -91,7 +91,7 @@ class Story:
     """
 
     def __init__(self, redis: Redis, clock: Callable[[], StoreClock]) -> None:
-        self.redis, self._clock = redis, clock
+        self.redis, self._admin, self._clock = redis, redis, clock
         self._callers = {
             "worker": LockCaller(redis, "aaaaaaaa", "q"),
             "peer": LockCaller(redis, "bbbbbbbb", "q"),
@@ -100,6 +100,7 @@ class Story:
         }
         self.by = self._callers["worker"]
         self._heard: Hints | None = None
+        self._full = self._has_waited = False
 
     def tell(self, steps: str) -> None:
         try:
@@ -109,6 +110,11 @@ class Story:
         finally:
             if self._heard:
                 self._heard.close()
+            if self._full:
+                self.make_room()
+            if self.redis is not self._admin:
+                self.redis.close()
+                self._admin.acl_deluser("mute")
 
     def _step(self, step: str) -> None:
         said, _, wanted = step.partition(" = ")
@@ -148,10 +154,46 @@ class Story:
 
     def flush(self) -> None:
         self.redis.flushall()
+        if self._has_waited:
+            self.wait("0")
 
     def wait(self, seconds: str) -> None:
         """Let time pass."""
+        self._has_waited = True
         self._clock().move(int(float(seconds) * 1_000_000))
+
+    def fill(self) -> None:
+        """The server is out of memory, and evicts nothing."""
+        self._full = True
+        self.redis.config_set("maxmemory-policy", "noeviction")
+        self.redis.config_set("maxmemory", 1)
+
+    def make_room(self) -> None:
+        self._full = False
+        self.redis.config_set("maxmemory", 0)
+
+    def refused(self, verb: str, *tasks: str, **options: Any) -> None:
+        """A full server refuses a step, and nothing of it is carried out."""
+        before = peek(self.redis)
+        with pytest.raises(OutOfMemoryError):
+            getattr(self, verb)(*tasks, **options)
+        after = peek(self.redis)
+        assert (after.hashes, after.sets) == (before.hashes, before.sets)
+
+    def mute(self) -> None:
+        """From now on no client may publish hints."""
+        user: dict[str, Any] = {"keys": ["*"], "categories": ["+@all"], "passwords": ["+secret"]}
+        self._admin.acl_setuser("mute", enabled=True, reset_channels=True, **user)
+        place = self._admin.connection_pool.connection_kwargs
+        self.redis = Redis(host=place["host"], port=place["port"], username="mute", password="secret")
+        for each in self._callers.values():
+            each.client = self.redis
+
+    def come_back(self) -> None:
+        self.by.come_back()
+
+    def rejoin(self) -> None:
+        self.by.rejoin()
 
     def be_away(self) -> None:
         """The store was away for an hour, and all leases are over."""
@@ -178,9 +220,7 @@ class Story:
         if how in UNREADABLE:
             self.redis.hset(KEY["records"], task, UNREADABLE[how])
             return
-        record = json.loads(self.redis.hget(KEY["records"], task) or "{}")
-        part = {"needs": 7} if how == "needs" else {"second": {"needs": 7}}
-        self.redis.hset(KEY["records"], task, json.dumps(record | part))
+        change(self.redis, "records", task, **{"needs": 7} if how == "needs" else {"second": {"needs": 7}})
 
     def reap(self, most: str = "100") -> str:
         return " ".join(task for task, _ in self.by.reap(int(most)))
@@ -189,6 +229,13 @@ class Story:
         return " ".join(each.message.decode() for each in self.by.withdraw(*tasks))
 
     # -- looking -----------------------------------------------------------------------------------------------------
+
+    def workers(self) -> str:
+        """Return the ids of the workers that the store has heard of."""
+        return " ".join(sorted(peek(self.redis).hashes["workers"]))
+
+    def empty(self) -> None:
+        check_empty(peek(self.redis))
 
     def listen(self) -> None:
         """Listen for hints from now on."""
@@ -219,7 +266,7 @@ class Story:
 
     def aside(self) -> str:
         """Return the tasks whose unreadable records are set aside."""
-        return " ".join(each.task_id for each in Steering(self.redis).aside())
+        return " ".join(sorted(each.task_id for each in Steering(self.redis).aside()))
 
     def why_aside(self) -> str:
         (aside,) = Steering(self.redis).aside()
@@ -235,6 +282,10 @@ class Story:
 
     def held(self) -> str:
         return " ".join(sorted(peek(self.redis).leases))
+
+    def listed(self) -> str:
+        """Return the parked tasks as an operator sees them, readable or not."""
+        return " ".join(each.task_id for each in Steering(self.redis).parked())
 
     def parked(self) -> str:
         return " ".join(sorted(peek(self.redis).parked))

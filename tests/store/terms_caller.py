@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +48,8 @@ class TermsCaller(Caller):
 
 
 def used(client: Redis) -> dict[str, int]:
-    """Permits held, by limit or limit/key."""
-    return {bucket.replace("\x1f", "/"): held for bucket, held in peek(client).used.items()}
+    """Permits held, by limit, limit/key or limit/site."""
+    return {re.sub("[\x1f\x1d]+", "/", bucket): held for bucket, held in peek(client).used.items()}
 
 
 def lines(client: Redis) -> dict[str, list[str]]:

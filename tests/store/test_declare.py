@@ -7,22 +7,14 @@ from typing import Any
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
 from tests.store.hints import Hints
-from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import KEY, lapse, let_come_due, peek
+from tests.store.peek import KEY, lapse, peek
 from tests.store.terms_caller import terms
-
-
-def test_the_newest_number_holds(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """The worker that starts last has the newest code."""
-    worker.declare(Limit("gpu", 2), Limit("gpu2", 7))
-    peer.declare(Limit("gpu", 5))
-    worker.declare(Limit("gpu", 1))
-    assert peek(redis).limits == {"gpu": 1, "gpu2": 7}
 
 
 def test_a_worker_that_comes_back_does_not_overrule_a_newer_one(worker: Caller, peer: Caller, redis: Redis) -> None:
@@ -61,46 +53,6 @@ def test_limit_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, on
     worker.put("b", one)
     worker.declare(Limit("tenant", 2, key="tenant"), Limit(one.name, 2))
     assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
-
-
-def test_emptied_store_grants_nothing_until_holders_are_back(
-    worker: Caller, peer: Caller, one: Limit, two: Limit, redis: Redis
-) -> None:
-    """The first worker with another birth in its call reports it; parking continues, then all is as before."""
-    birth = worker.declare(one, two)
-    held = worker.take("t1", one)
-    redis.flushall()
-    assert peer.declare(one, two, known=birth) != birth
-    assert peer.ask("t2", one)[0] == Answer.MUST_PARK
-    reply = peer.put("t2", one, slots=1)
-    assert reply.grants == ()
-    assert 0 < reply.wait <= 5
-    assert peer.look().grants == ()
-    peer.put("t3", two, slots=1)
-    assert peer.look(2).grants == ()
-    assert worker.renew(held) == [2]
-    redis.hset(KEY["meta"], "settling", f"{peek(redis).now - 1:.0f}")
-    let_come_due(redis, "bucket")
-    assert [grant.task for grant in peer.look(2).grants] == ["t3"]
-    assert [grant.task for grant in worker.release(held, slots=1).grants] == ["t2"]
-    assert "settling" not in peek(redis).meta
-
-
-def test_emptied_store_starts_no_singleton_without_limits_either(redis: Redis) -> None:
-    """A singleton may still run; its holder puts it back."""
-    worker, peer = (LockCaller(redis, name * 8, "q") for name in "de")
-    birth = worker.declare()
-    held = worker.start("t1", plan_of())
-    redis.flushall()
-    peer.declare(known=birth)
-    reply = peer.put("t2", None, lock=plan_of().spec, slots=1)
-    assert reply.grants == ()
-    assert not reply.more
-    assert 0 < reply.wait <= 5
-    assert worker.renew_once(held) == 2
-    redis.hset(KEY["meta"], "settling", f"{peek(redis).now - 1:.0f}")
-    assert peer.look_once() == ()
-    assert [(each.task, each.verdict) for each in worker.end(held, slots=1)] == [("t2", "conclude")]
 
 
 def test_each_worker_learns_that_the_store_was_emptied(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -159,14 +111,6 @@ def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limi
     assert redis.dbsize() == 0
 
 
-def test_earlier_declaration_may_hold(worker: Caller, redis: Redis) -> None:
-    """A process with permits outside of tasks has no newer number than the workers."""
-    worker.declare(Limit("gpu", 2))
-    call = worker.store.declare("", [("gpu", "9"), ("new", "3")], keeps=True)
-    execute(redis, call)
-    assert peek(redis).limits == {"gpu": 2, "new": 3}
-
-
 def test_worker_gets_the_effect_of_its_declaration(worker: Caller, peer: Caller) -> None:
     """So that two releases that disagree are noticed."""
     worker.declare(Limit("gpu", 2), Limit("same", 1))
@@ -180,3 +124,11 @@ def test_declaration_of_a_worker_goes_when_its_time_is_over(worker: Caller, one:
     lapse(redis, f"meta:{field}")
     worker.reap()
     assert not redis.hexists(KEY["meta"], field)
+
+
+def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
+    """A worker declares its limits before it asks; a call never declares a number."""
+    worker.declare(Limit("other", 1))
+    arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
+    assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)
+    worker.take("t", one)

@@ -1,26 +1,19 @@
-"""Deliveries of one task: what no story of test_delivery_stories.py has, such as turns, deadlines and records."""
+"""Deliveries, permits that pass on, and renewals: what no story has, such as the order of several rows of one call."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
-import pytest
 from redis import Redis
 
+from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.policy import Needs
-from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.exchange import Arrival, Delivery, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer
-from tests.store.caller import Caller, ended, message_of, started
-from tests.store.peek import KEY, expire, lapse, peek
-from tests.store.terms_caller import terms
-
-
-def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -> None:
-    """Park a task with a worker that then stays silent; another one runs it."""
-    worker.put("t", one)
-    (grant,) = peer.look().grants
-    peer.release(grant, how)
+from celery_throttle.store.scripts import execute
+from tests.store.caller import Caller, ended, passed, started
+from tests.store.peek import expire, let_come_due, peek
 
 
 def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
@@ -32,24 +25,6 @@ def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
     worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
     assert "0 t" in peek(redis).finished
     assert peer.put("t", one).parked == (Answer.HAS_RUN,)
-
-
-def test_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    run_elsewhere(worker, peer, one)
-    store = peek(redis)
-    assert store.sets["ends"]["records:t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
-    lapse(redis, "records:t")
-    peer.reap()
-    assert not peek(redis).finished
-
-
-def test_parked_task_of_a_forgotten_worker(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It was killed, and a day has passed: nothing is to come of it any more."""
-    worker.put("t", one)
-    redis.hdel(KEY["workers"], worker.name)
-    (grant,) = peer.look().grants
-    peer.release(grant)
-    assert started(peer.look()) == ()
 
 
 def test_task_sent_back_twice_by_a_refused_call_runs_once(
@@ -78,72 +53,6 @@ def test_two_deliveries_beside_a_late_run_cover_only_themselves(worker: Caller, 
     assert worker.put("t", one).parked == (Answer.HAS_RUN,)
 
 
-@pytest.mark.parametrize("attempts", [(0, 1), (1, 0)])
-def test_of_several_seconds_the_newest_attempt_waits(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis, attempts: tuple[int, int]
-) -> None:
-    """The other one would only repeat its work."""
-    worker.take("t", one)
-    for attempt in attempts:
-        peer.put("t", one, attempt=attempt)
-        peer.put(f"t{attempt}", one)
-    store = peek(redis)
-    assert store.seconds["t"].attempt == 1
-    assert store.second_messages == {"t": message_of("t", 1)}
-    assert all(store.seconds["t"].ticket < record.ticket for record in store.parked.values())
-
-
-def test_a_second_of_a_resumed_task_does_not_touch_its_message(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
-    """Both deliveries are in the store, each with its own message."""
-    worker.put("t", one, message=b"first", slots=1)
-    peer.put("t", one, message=b"second")
-    store = peek(redis)
-    assert store.messages == {"t": b"first"}
-    assert store.second_messages == {"t": b"second"}
-
-
-def test_a_second_has_the_next_turn_of_its_key(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """Later tasks do not go before it for ever."""
-    limit = Limit("api", 1, fair_by="who")
-
-    def of(who: str) -> Needs:
-        return terms(limit).needs({"fair": [who, 1]})
-
-    worker.take("a0", of("a"))
-    worker.put("a1", of("a"))
-    peer.put("a0", of("a"))
-    expire(redis, "a0")
-    for number in range(30):
-        worker.put(f"b{number}", of("b"))
-    order, grants = [], peer.look().grants
-    while grants:
-        order.append(grants[0].task)
-        grants = peer.release(grants[0], slots=1).grants
-    assert order[:4] == ["a1", "b0", "a0", "b1"]
-
-
-def test_a_newer_second_has_the_turn_of_the_one_before_it(worker: Caller, peer: Caller, redis: Redis) -> None:
-    needs = terms(Limit("api", 1, fair_by="who")).needs({"fair": ["a", 1]})
-    worker.take("t", needs)
-    peer.put("t", needs)
-    before = peek(redis)
-    peer.put("t", needs, attempt=1)
-    store = peek(redis)
-    assert store.seconds["t"].place == before.seconds["t"].place
-    assert store.hashes["turns"] == before.hashes["turns"]
-
-
-def test_a_second_may_wait_for_as_long_as_any_other(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    peer.put("t", one, wait_ms=600_000)
-    worker.put("other", one)
-    worker.release(held, "again")
-    store = peek(redis)
-    assert store.now < store.due("task")["t"] <= store.now + 600_000
-
-
 def test_a_delivery_that_waits_has_no_parts_of_the_whole_record(worker: Caller, one: Limit, redis: Redis) -> None:
     """It was the record itself while it stood in line."""
     (run,) = worker.put("t1", one, slots=1).grants
@@ -153,3 +62,78 @@ def test_a_delivery_that_waits_has_no_parts_of_the_whole_record(worker: Caller, 
     assert worker.renew(run) == [2]
     second = json.loads(peek(redis).hashes["records"]["t1"])["second"]
     assert not second.keys() & {"v", "second", "finished", "awaited"}
+
+
+# -- permits that passed on --------------------------------------------------------------------------------------------
+
+
+def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> DeliveryChange:
+    return passed(held.task, held.nonce, result, to)
+
+
+def test_changes_are_carried_out_in_the_order_in_which_they_happened(worker: Caller, two: Limit, redis: Redis) -> None:
+    """A run ends, and its retry gets the permit of another run: the other way round the retry would not be held."""
+    first, other = worker.take("t", two), worker.take("x", two)
+    retry = worker.arrival("t", two, attempt=1)
+    rows = Exchange(changed=[ended(first, "retry"), passing(other, retry)])
+    execute(redis, worker.store.exchange(worker.name, worker.number + 1, worker.queues, rows))
+    store = peek(redis)
+    assert {task: record.nonce for task, record in store.records.items()} == {"t": retry.nonce}
+    assert store.used == {"gpu2": 1}
+
+
+def test_a_permit_may_have_passed_several_times(worker: Caller, one: Limit, redis: Redis) -> None:
+    """The call reports only the first and the last of them, or all of them, in order."""
+    each = [worker.take("t0", one), *(worker.arrival(f"t{number}", one) for number in range(1, 4))]
+    worker.exchange(passed=[passing(a, b) for a, b in itertools.pairwise(each)], ended=[ended(each[-1])])
+    assert not peek(redis).records
+    assert peek(redis).used == {}
+
+
+def test_permit_passed_before_other_rows_apply(worker: Caller, one: Limit) -> None:
+    """The task that got it may have ended by now, and its slot is for the next."""
+    held, to = worker.take("t1", one), worker.arrival("t2", one)
+    worker.put("t3", one)
+    reply = worker.exchange(1, passed=[passing(held, to)], ended=[ended(to)])
+    assert started(reply) == ("t3",)
+
+
+# -- renewals ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_gets_its_own_answer(worker: Caller, peer: Caller, two: Limit) -> None:
+    """One call renews many; one of them belongs to another worker."""
+    ours, theirs = worker.take("t1", two), peer.take("t2", two)
+    assert worker.renew(ours, theirs._replace(nonce="aaaaaaaa:ff"), ours) == [1, 0, 1]
+
+
+def test_nothing_held_is_nothing_renewed(worker: Caller) -> None:
+    assert worker.renew() == []
+
+
+def test_waiting_callers_outside_of_tasks_are_kept(worker: Caller, one: Limit, redis: Redis) -> None:
+    """A holder outside of tasks whose process is gone leaves the line after a lease."""
+    worker.take("t", one)
+    worker.put("w1", one, wait_ms=50, outside=True)
+    worker.put("w2", one, wait_ms=50, outside=True)
+    before = peek(redis).due("task")
+    assert worker.renew_all(waiting=["w1", "unknown"])[1] == [1, 0]
+    after = peek(redis).due("task")
+    assert after["w1"] >= before["w1"] + 100_000
+    assert after["w2"] == before["w2"]
+    let_come_due(redis, "task", "w2")
+    worker.look()
+    assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to report"
+
+
+def test_renewal_that_an_emptied_store_gets_late_puts_nothing_back(worker: Caller, two: Limit, redis: Redis) -> None:
+    """The holder may have ended since, and the store has lost the call that reported that."""
+    held = worker.take("t", two)
+    birth = worker.declare(two)
+    redis.flushall()
+    worker.declare(two, known=birth)
+    answers, _, since = worker.renew_all(held, birth=birth)
+    assert (answers, since == birth.encode()) == ([3], False)
+    assert peek(redis).used == {}
+    answers, *_ = worker.renew_all(held, birth=since.decode())
+    assert answers == [2], "listed again for this data"

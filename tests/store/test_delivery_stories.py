@@ -9,6 +9,10 @@ from tests.store.gate_story import GateStory
 from tests.store.stories import stories
 
 ADMITTED = """
+as many are granted as there are permits, also to one call:
+    ask t1 t2 t3 on=gpu2:2 = granted granted must_park; used = gpu2 2; records = t1 t2
+a lease lasts from its beginning by the clock of the store:
+    wait 0; take t; wait 599; peer: look; reap = -; wait 2; reap = t
 asking again is the same permit, after a lost reply:
     take t; again = granted; used = gpu 1
 a second delivery does not run beside the first, though a permit is free:
@@ -41,6 +45,9 @@ a second delivery is withdrawn from beside a run:
     take t; peer: park t attempt=1; withdraw t = t#1; seconds = -; end t again slots=1 = -
 a task and its second delivery are both withdrawn:
     park t slots=1; peer: park t attempt=1; end t return; withdraw t = t#0 t#1; records = -
+of many expired holders the one of the redelivery is cleared in any case:
+    take a b c d e f g h i t on=many:10; expire a b c d e f g h i t; peer: take t on=many:10; runs_of t = peer
+    used = many 2
 """
 
 ENDED = """
@@ -53,6 +60,11 @@ the oldest of all limits starts first, whatever the name of its limit:
 all slots are filled:
     take t1; take t2 t3 on=gpu2:2; park a; park b on=gpu2:2; park c; park d on=gpu2:2; end t1 t2 t3
     look slots=5 = a, b, d; more = False
+the line of a limit is one for the tasks of all queues:
+    take t0; park d; stranger: park b; park c; stranger: park a; end t0; everywhere: look = d
+    everywhere: end d slots=1 = b; everywhere: end b slots=1 = c; everywhere: end c slots=1 = a
+nothing is left of a task that has ended, and of its worker:
+    park t slots=1 = t; end t; leave; empty
 a line is reported when it begins and when it is over:
     take t1; park t2; end t1 slots=1 = t2; closed = gpu; open = -; end t2 slots=1 = -; closed = -; open = gpu
 giving back twice frees one permit:
@@ -78,6 +90,8 @@ a lowered limit drains:
     end t2 slots=1 = t3
 a holder whose lease is over is cleared, and others stay:
     take t1 on=gpu2:2; take t2 on=gpu2:2; expire t1; reap = t1; held = t2
+no more holders are cleared than asked for, as no call takes long:
+    take t1 t2 t3 t4 t5 on=gpu:5; expire t1 t2 t3 t4 t5; reap 2 = t1 t2; reap 2 = t3 t4; reap 2 = t5; reap 2 = -
 a stored task of a lost worker goes back to its place:
     peer: park t1 slots=1 = t1; park t2; expire t1; reap; look = t1; deliveries t1 = 1
 a task of a lost worker that the broker has is forgotten:
@@ -117,6 +131,9 @@ a later unrelated call keeps a renewal from putting back, until the next one:
 """
 
 REPLAYED = """
+a refusal has the same reason again:
+    take ran; end ran at_broker; take t; peer: park there; ask ran there new = has_run parked must_park
+    again = has_run parked must_park
 a parked task that has run is not parked again by a copy of the call:
     park t; peer: look = t; peer: end t; again; records = -
 a grant that was reclaimed since is not granted again:
@@ -152,6 +169,19 @@ a newer second outlives a success of the first:
     take t; peer: park t attempt=1; end t slots=1 = t#1
 a second keeps the place at which it came:
     take t; peer: park t; park t2; end t again slots=1 = t
+of several seconds the newest attempt waits [park t; park u; park t attempt=1 | park t attempt=1; park u; park t]:
+    take t; *; seconds = t#1; second_messages = t#1; end t again slots=1 = t#1
+the second of a resumed task has a message of its own:
+    park t slots=1 = t; peer: park t attempt=1; messages = t#0; second_messages = t#1
+a second has the next turn of its key, so that later tasks do not go before it for ever:
+    take a0 on=api:1~a; park a1 on=api:1~a; peer: park a0 on=api:1~a; expire a0; park b0 b1 b2 on=api:1~b
+    peer: look = a1; peer: end a1 slots=1 = b0; peer: end b0 slots=1 = a0; peer: end a0 slots=1 = b1
+a newer second has the turn of the one before it:
+    take t on=api:1~a; peer: park t on=api:1~a; park a1 on=api:1~a; peer: park t attempt=1 on=api:1~a
+    park b on=api:1~b; end t again slots=1 = t#1
+a second may wait for as long as any other:
+    wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due = t; wait 499; look slots=0
+    parked = other t; wait 2; look = t expired
 a second waits on while the first goes back in line, and is dropped in the end:
     park t slots=1 = t; peer: park t; end t requeue slots=1 = t; seconds = t; end t; records = -
 """
@@ -201,6 +231,11 @@ a run is forgotten when the worker that parked it calls again, as that has ackno
     park t; peer: look = t; peer: end t; finished = 0 t; look; finished = -; peer: take t
 a run is forgotten when the worker that parked it signs off:
     park t; peer: look = t; peer: end t; finished = 0 t; leave; finished = -
+a run is forgotten after a day:
+    wait 0; park t; peer: look = t; peer: end t; wait 86300; peer: reap; finished = 0 t; wait 200; peer: reap
+    finished = -
+a run of a task whose worker is forgotten leaves no trace, as nothing is to come of it:
+    park t; lapse workers:aaaaaaaa; peer: reap; peer: look = t; peer: end t; finished = -
 a run after the next call of the worker that parked it leaves no trace:
     park t; look slots=0; peer: look = t; peer: end t; finished = -
 an unacknowledged task is on record for any later run:

@@ -1,8 +1,7 @@
-"""Dropping parked tasks: they do not run, their waiting callers learn it, and no other task is affected."""
+"""Parked tasks that are dropped, and those that are lent out to be published again: texts, pages and the audit."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -10,11 +9,9 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
-from celery_throttle.store.exchange_reply import Reply
-from tests.store.caller import message_of, started
+from tests.store.caller import message_of
 from tests.store.hints import Hints
-from tests.store.lock_caller import PLAN, RAISE, LockCaller
-from tests.store.peek import KEY, peek
+from tests.store.peek import peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms, used
 
@@ -22,13 +19,8 @@ API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
 
 
-def of(tenant: str, *more: Limit) -> Needs:
-    return terms(TENANT, *more).needs({"keys": {"tenant": tenant}})
-
-
-def told(reply: Reply) -> list[tuple[str, str]]:
-    """Return the tasks that only get an outcome, with that outcome."""
-    return [(each.task, each.dropped) for each in reply.grants if each.expired]
+def of(tenant: str) -> Needs:
+    return terms(TENANT).needs({"keys": {"tenant": tenant}})
 
 
 # -- their ends --------------------------------------------------------------------------------------------------------
@@ -45,8 +37,9 @@ def test_dropped_tasks_get_their_outcome_and_do_not_run(
     stands = steering.stands(API)
     assert (stands.held, stands.parked) == (1, 0), "from now on no task waits for it"
     reply = worker.look(9)
-    assert told(reply) == [(f"t{number}", "dropped by ana: incident 42") for number in (1, 2, 3)]
-    assert [each.message for each in reply.grants] == [message_of(f"t{number}") for number in (1, 2, 3)]
+    assert [(each.task, each.message, each.expired, each.dropped) for each in reply.grants] == [
+        (f"t{number}", message_of(f"t{number}"), True, "dropped by ana: incident 42") for number in (1, 2, 3)
+    ]
     assert used(redis) == {"api": 1}
     for grant in reply.grants:
         assert worker.end(grant, "never", slots=9) == ()
@@ -65,53 +58,6 @@ def test_task_with_an_outcome_is_dropped_once(worker: TermsCaller, steering: Ste
     assert re.fullmatch(r"It was dropped by ana, at [-0-9]{10} [:0-9]{8} UTC: it ends as revoked\.", dropped)
     assert takes == "That takes a worker with a free slot that consumes queue 'q'."
     assert len(steering.audit()) == 1
-
-
-@pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
-def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
-    """It had gone from one limit to the other so often that nothing newer started on them."""
-    both = terms(API, TENANT).needs({"keys": {"tenant": "a"}})
-    worker.arrive("t0", ONE)
-    worker.arrive("elder", both)
-    elder = peek(redis).records["elder"]
-    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 8}))
-    bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
-    redis.hset(KEY["overrides"], mapping={"api": bar, "tenant\x1fa": bar})
-    if how == "drop":
-        assert steering.drop(API, "elder") == 1
-    elif how == "borrow":
-        assert [each.task for each in steering.borrow("elder")[1]] == ["elder"]
-    else:
-        worker.withdraw("elder")
-    assert not peek(redis).hashes["overrides"]
-    assert worker.arrive("b0", of("a")), "newer ones start"
-
-
-# -- affected tasks ----------------------------------------------------------------------------------------------------
-
-
-def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Redis, steering: Steering) -> None:
-    outside = TermsCaller(redis, "oooooooo", "~oooooooo")
-    held = worker.arrive("t0", ONE)
-    assert held
-    outside.put("outside:1", ONE, outside=True, wait_ms=60000, message=b"-")
-    assert steering.parked_ids(API) == []
-    assert steering.drop(API, "outside:1") == 0
-    worker.end(held)
-    assert started(outside.look()) == ("outside:1",)
-
-
-# -- identity locks ----------------------------------------------------------------------------------------------------
-
-
-def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: Steering) -> None:
-    """Its result names the task that has its lock, even if an operator drops it."""
-    once.arrive("t0", PLAN, API)
-    once.arrive("t1", RAISE, API)
-    assert steering.drop(API, "t1") == 0
-    (grant,) = once.look().grants
-    assert grant.lock
-    assert (grant.lock.verdict, grant.dropped) == ("duplicate", "")
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
@@ -158,3 +104,36 @@ def test_pages_of_all_waiting_tasks(worker: TermsCaller, steering: Steering, red
         assert row.queue.text == store.records[row.task].queue
         assert int(row.ticket) - 10**15 == store.records[row.task].ticket
     assert [each.task for each in steering.parked_ids("tenant\x1f7", page)] == ["7-2", "7-1"]
+
+
+def test_the_order_of_all_lines_is_known(worker: TermsCaller, steering: Steering) -> None:
+    for number in range(12):
+        worker.arrive(f"t{number:02}", of(str(number % 3)))
+    held = worker.take("limited", API)
+    worker.send_back(held, 60.0)
+    assert [each.task for each in sorted(steering.parked_ids())] == ["limited", *(f"t{n:02}" for n in range(3, 12))]
+
+
+# -- lent out to be published again ------------------------------------------------------------------------------------
+
+
+def test_only_as_many_bytes_are_lent_as_are_wanted(worker: TermsCaller, steering: Steering) -> None:
+    worker.arrive("t0", ONE)
+    for number in range(1, 5):
+        worker.put(f"t{number}", ONE, message=b"x" * 100)
+    ids = [f"t{number}" for number in range(1, 5)]
+    looked_at, lent = steering.borrow(*ids, most_bytes=150)
+    assert (looked_at, [each.task for each in lent]) == (2, ["t1", "t2"])
+    assert steering.borrow(*ids[2:], most_bytes=1)[0] == 1, "one at least"
+
+
+def test_a_drain_is_one_change(worker: TermsCaller, steering: Steering) -> None:
+    for number in range(4):
+        worker.arrive(f"t{number}", ONE)
+    change = ""
+    for task in ("t1", "t2", "t3"):
+        steering.borrow(task)
+        change, _ = steering.publish(task, change=change)
+    (told,) = steering.audit()
+    assert (told.action, told.tasks, told.limit) == ("drain", 3, None)
+    assert str(told).endswith(" UTC ana: drain, 3 tasks")

@@ -11,7 +11,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange import Delivery
 from celery_throttle.store.exchange_reply import Answer, SavedAnswer
 from tests.store.caller import Caller
-from tests.store.peek import KEY, peek
+from tests.store.peek import peek
 
 LOST, THERE, DONE = SavedAnswer
 
@@ -91,15 +91,6 @@ def test_task_that_was_sent_back_is_kept(worker: Caller, peer: Caller, one: Limi
 # -- their records in the store ----------------------------------------------------------------------------------------
 
 
-def test_set_aside_message_is_there(worker: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("first", one)
-    worker.put("t", one, unacked=True)
-    redis.hset(KEY["records"], "t", "{")
-    assert [worker.saved("t"), worker.saved("t")] == [[THERE], [THERE]]
-    worker.release(held, slots=1)  # out of its line, too
-    assert worker.saved("t") == [THERE]
-
-
 def test_asking_is_a_write(worker: Caller, one: Limit, redis: Redis) -> None:
     """Else there would be nothing to be waited for on that connection."""
     worker.put("t", one, unacked=True)
@@ -107,13 +98,3 @@ def test_asking_is_a_write(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.saved("t")
     after: Any = redis.info("persistence")
     assert after["rdb_changes_since_last_save"] == before["rdb_changes_since_last_save"] + 1
-
-
-def test_a_full_store_is_asked_too(worker: Caller, one: Limit, redis: Redis) -> None:
-    worker.put("t", one, unacked=True)
-    redis.config_set("maxmemory", 1)
-    try:
-        assert worker.saved("t") == [THERE]
-        worker.exchange(acked=worker.parcelled("t"))
-    finally:
-        redis.config_set("maxmemory", 0)

@@ -12,6 +12,8 @@ SEVERAL = """
 each key has its own permits and its own line, and is not declared by itself:
     arrive a1 a2 on=tenant[a]:1 = a1; arrive b1 b2 on=tenant[b]:1 = b1; used = tenant/a 1, tenant/b 1
     end a1 slots=2 = a2; declared = tenant
+a key may be the name of another limit, and one name may begin with another:
+    take t1 on=api[x]:1; take t2 on=apix:1; take t3 on=x:1; ask t4 on=api[x]:1 = must_park
 a task takes all permits or none:
     arrive a1 a2 a3 on=api:3+tenant[a]:2 = a1 a2; used = api 2, tenant/a 2; lines = tenant/a a3
 a flooding tenant blocks no other on the shared limit:
@@ -21,12 +23,22 @@ a crowd on the shared limit makes way, and keeps its order:
     take c0 c1 c2 on=api:3; arrive a0 a1 a2 a3 a4 a5 on=api:3+tenant[a]:2 = -; arrive b1 on=api:3+tenant[b]:2 = -
     end c0 slots=9 = a0; end c1 slots=9 = a1; end c2 slots=9 = b1; used = api 3, tenant/a 2, tenant/b 1
     lines = tenant/a a2 a3 a4 a5
+a line does not go to a full limit as a whole:
+    arrive a0 a1 a2 a3 a4 a5 a6 a7 on=api:3+tenant[a]:2 = a0 a1; arrive c1 on=api:3 = c1; park c2 on=api:3; end a0
+    look = a2; lines = api c2, tenant/a a3 a4 a5 a6 a7
 a holder that is back after a flush counts on every limit:
     take a1 on=api:3+tenant[a]:2; flush; renew a1 = put back; used = api 1, tenant/a 1; declare; end a1
     left = nothing
 a lost worker frees every limit:
     peer: take a1 a2 on=api:3+tenant[a]:2; arrive a3 on=api:3+tenant[a]:2 = -; expire a1; look = a3
     used = api 2, tenant/a 2
+"""
+
+DECLARED = """
+the newest number holds, as the worker that starts last has the newest code:
+    permits gpu 2; permits gpu2 7; peer: permits gpu 5; permits gpu 1; in_force gpu = 1; in_force gpu2 = 7
+a caller that keeps earlier declarations, as a process with permits outside of tasks, declares only new limits:
+    permits gpu 2; peer: take t on=gpu:9+new:3; in_force gpu = 2; in_force new = 3
 """
 
 COSTS = """
@@ -56,6 +68,15 @@ one that is to come again has the next turn of its key, not behind all others:
 an absent key saves no turns up:
     take x on=api:1~a; park a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 on=api:1~a; serve 6 = aaaaaa
     park b0 b1 b2 b3 on=api:1~b; serve 6 = aaabbb
+the order of turns lasts as long as a task waits, also for hours as in a pause:
+    wait 0; take x on=api:1~a; park a0 a1 a2 on=api:1~a; wait 3601; renew x = renewed; reap; turns = api api/a
+    park b0 on=api:1~b; serve 2 = ab; serve 2 = aa; end a2; wait 3601; reap; turns = -
+turns that are over go also while tasks wait:
+    wait 0; take x on=api:1~c; park a0 on=api:1~a; park b0 b1 b2 on=api:1~b; end x slots=1 = a0; end a0 slots=1 = b0
+    end b0 slots=1 = b1; turns = api api/a api/b; wait 3601; renew b1 = renewed; reap; turns = api api/b
+a newer attempt of a task before all others takes no turn:
+    take t on=api:1~a; send_back t; park b on=api:1~b; park t on=api:1~a attempt=1; look = t#1
+    end t slots=1 = b; turns = api api/b
 """
 
 RATES = """
@@ -69,6 +90,10 @@ a rate counts starts and nothing else, such as one that is refused, withdrawn or
     arrive m4 on=mail:1@1/d^3 = m4; end m4; arrive m5 on=mail:1@1/d^3 = -
 a cost is that many starts:
     arrive m1 on=mail@1/d^5 cost=4 = m1; arrive m2 on=mail@1/d^5 cost=2 = -
+each key has its own starts, and of several rates each holds:
+    wait 0; arrive a1 on=mail[a]@1/s,1/d^1,2 = a1; arrive b1 on=mail[b]@1/s,1/d^1,2 = b1
+    arrive a2 on=mail[a]@1/s,1/d^1,2 = -; wait 1; look slots=9 = a2; arrive a3 on=mail[a]@1/s,1/d^1,2 = -
+    look slots=9 = -; told 10000 600000
 a task of a rate and a limit waits for both:
     wait 0; arrive a1 on=tenant[a]:1+mail@20/s = a1; arrive b1 on=tenant[b]:1+mail@20/s = -
     arrive a2 on=tenant[a]:1+mail@20/s = -; lines = mail b1, tenant/a a2; wait 0.05; look slots=9 = b1
@@ -90,6 +115,10 @@ parking with a deadline returns a time to look:
     wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
 one that starts in time has no deadline any more:
     take g1; park g2 deadline=600; due = g2; end g1 slots=1 = g2; due = -; look = -
+one that is returned unstarted may wait for no longer:
+    wait 0; park g deadline=100; wait 60; look = g; end g return; due = g; wait 41; look = g expired
+one that began in time and comes again has no deadline any more:
+    park g deadline=600 slots=1 = g; end g again; due = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
 of several limits the most crowded one refuses, whatever the line in which a task stands:
@@ -118,6 +147,10 @@ OVERRIDES = """
 with fewer permits those that run go on:
     arrive t0 t1 t2 t3 on=api:2 = t0 t1; say api override 1; end t0 slots=5 = -; used = api 1; end t1 slots=5 = t2
     unsay api override = 1; look slots=5 = t3; unsay api override = 0; overrides = -
+a pause lets nothing start, and its end wakes the queue:
+    arrive t0 t1 t2 on=api:2 = t0 t1; say api pause; end t0 slots=5 = -; end t1 slots=5 = -
+    arrive new on=api:2 slots=5 = -; look slots=5 = -; lines = api t2 new; listen; unsay api pause = 1; ready = q
+    look slots=5 = t2, new
 an override of one key comes before that of all:
     arrive a0 a1 a2 a3 on=tenant[a]:1 = a0; arrive b0 b1 b2 b3 on=tenant[b]:1 = b0; say tenant/a override 3
     look slots=9 = a1, a2; say tenant override 2; look slots=9 = b1; unsay tenant/a override; in_force tenant/a = 2
@@ -143,13 +176,41 @@ a task of several limits gets the end, too:
 a rate holds again when disable ends:
     wait 0; arrive t0 t1 t2 on=mail:1@1/h^2 = t0; say mail disable until=+200; look slots=9 = t1, t2
     wait 0.2; arrive late on=mail:1@1/h^2 = -
+the sooner of two ends counts:
+    wait 0; say api pause until=+60000; say api override 1 until=+200; park t on=api:2 slots=1 = -; told 200 210
+    wait 0.2; look = -; told 1000 60000
+one without an end stays beside one that ends [say api pause | say api override 1]:
+    wait 0; say api pause until=+1; say api override 1 until=+1; *; wait 0.001; reap; overrides = api
+    say api pause until=+1; say api override 1 until=+1; wait 0.001; reap; overrides = -
+one that is taken back leaves the store as it was:
+    arrive t0 t1 t2 on=api:2; say api override 2; unsay api override; say api pause; unsay api pause; say api disable
+    unsay api disable; end t0; end t1; look = t2; end t2; left = nothing; overrides = -
 a time that is over is refused:
     say api pause until=1000 = -1; overrides = -
 an override that has ended cannot be taken back:
     wait 0; say api pause until=+1; wait 0.001; unsay api pause = 0; overrides = -
 """  # noqa: E501 - a title with its words
 
+#: A task of several limits that changed lines so often that newer ones wait for it.
+BARS = """
+a newer task comes when the bar ends:
+    wait 0; take l on=left:1; take r on=right:1; park elder on=left:1+right:1; moved elder 7; end l slots=1 = -
+    bars = left elder, right elder; arrive younger on=left:1 = -; full_until = left right
+    look_when_told 60000 60010 = younger
+one with a limit of a first one takes nothing from it:
+    take l on=left:1; take r on=right:1; take o on=own:1; park elder on=left:1+right:1; park other on=own:1+left:1
+    bar elder left right; moved other 7; end o slots=1 = -; moves other = 8; bars = left elder, right elder
+    withdraw other; bars = left elder, right elder
+one that leaves its line bars no other [drop api elder | withdraw elder | lend elder]:
+    take t on=api:1; park elder on=tenant[a]:1+api:1; moved elder 8; bar elder api tenant/a; *; bars = -
+    take newer on=tenant[a]:1
+"""
+
 DRAINED = """
+a published task has left the store, and a running one is not lent out:
+    take t0; park t1 t2; lend t1 t2 nobody t0 = t1 t2; waiting = -; messages = t1#0 t2#0; look slots=9 = -
+    why t1 = The store is being drained: its message is on the way back to its queue.
+    drained t1 t2 = 2; drained t1 t2 = 0; end t0; left = nothing
 a lent task is not started, and is before no other:
     take t0; arrive t1 = -; lend t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
 a lost publisher leaves both copies, and takes nothing away when it returns:
@@ -180,6 +241,8 @@ a later task waits:
     take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
 a full line has room again:
     arrive t0 t1 on=crowd:1<1 = t0; park t2 on=crowd:1<1 = crowded; drop crowd = 1; park t2 on=crowd:1<1 = -
+a permit outside of tasks is waited for:
+    take t0; park outer outside wait_ms=60000; drop gpu outer = 0; drop gpu = 0; end t0 slots=1 = outer
 a running task goes on:
     take t0; drop gpu t0 nobody = 0; used = gpu 1; renew t0 = renewed
 another delivery of it does not run either:
@@ -257,6 +320,10 @@ no burst is given twice, however often the rate changes:
     wait 0; take m0 on=mail@1/h^3; say mail override 2/h^3; take m1 on=mail@1/h^3
     say mail override 1/m^3; take m2 on=mail@1/h^3; say mail override 30/m^3; ask m3 on=mail@1/h^3 = must_park
     say mail override 2/h^3; ask m4 on=mail@1/h^3 = must_park; say mail override 1/m^3; ask m5 on=mail@1/h^3 = must_park
+of several rates each goes on from the nearest, the hour's three are used up, the second's one is free:
+    wait 0; take m0 on=mail@10/s,100/h^1,3; wait 1; take m1 on=mail@10/s,100/h^1,3; wait 1
+    take m2 on=mail@10/s,100/h^1,3; wait 1; say mail override 5/s,60/h^1,3; next_start mail = 55.667
+    say mail override 5/s; next_start mail = 0
 a smaller burst starts the next after one spacing:
     wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
     next_start mail = 3600
@@ -276,6 +343,11 @@ a rate that a deploy changes goes on from the last start:
 a limit without a rate gets one:
     wait 0; take t0 on=api:4; say api override 1/s; arrive t1 t2 t3 on=api:4 = t1; wait 1; look slots=9 = t2
     unsay api override; look slots=9 = t3
+a limit that gets a rate passes no permit on:
+    wait 0; arrive t0 on=api:4 = t0; closed = -; say api override 10/s; pass_on t0 t1 on=api:4; closed = api; open = -
+    next_start api = 0.1; unsay api override; ask t2 on=api:4; open = api; closed = -
+a rate that is taken back leaves no booking:
+    wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; overrides = -; booked = -
 """
 
 REASONS = """
@@ -315,6 +387,17 @@ a lost lease and a deadline are why:
     arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
     come_due task late; look slots=0; state late = ended without running
     why late = It waited for longer than its start_deadline: it ends as expired.
+a store that lost its data is why:
+    take t; flush; rejoin; park t2; why t2 = The store lost its data: nothing starts for another...
+a permit outside of tasks is taken by its process:
+    park outer queue=~dddddddd
+    why outer = It can start: it is a permit outside of tasks, which the process that waits for it has to take.
+an older task that goes first is why for those after it:
+    arrive t0 t1 on=api:2; park older on=api:2; park both on=api:2+right:1; park later on=api:2; bar both api
+    why later 2 = Task both, which needs several limits and waited for long, goes first on limit api.
+    why older 0 = Limit api is full: 2 of 2 permits are held.
+    why both 2 = It needs 1 permit of api and 1 permit of right at once, and waits in the line of api.
+    why both 3 = 1 task is before it in the line of api, of queue 'q'.
 a lost worker is why:
     arrive t0 on=api:2; expire t0; why t0 2 = Its lease ended LONG s ago, so its worker is lost...
 a second delivery is named:
@@ -325,10 +408,52 @@ of other tasks nothing is known:
     why other = No worker has seen it yet, or it has ended: look at its queue...
 """
 
+#: Limits with permits on each host, worker or tag.
+SITES = """
+each host has the permits:
+    a7: take t1 t2 on=gpu/host:2; a8: take t3 t4 on=gpu/host:2; used = gpu/host=a7 2, gpu/host=a8 2
+    a7: ask t5 on=gpu/host:2 = must_park; a7: end t1; a7: take t5 on=gpu/host:2
+permits are counted for each worker:
+    a7: take t1 on=own/worker:1; a7b: take t2 on=own/worker:1; a7: ask t3 on=own/worker:1 = must_park
+a task that waits is started by the host that has room:
+    a7: take t1 t2 on=gpu/host:2; a7: park p0 p1 p2 p3 on=gpu/host:2 slots=1 = -; a8: look slots=8 = p0, p1
+    used = gpu/host=a7 2, gpu/host=a8 2
+all hosts have one line, so a task that comes to a host with room does not start before those that wait:
+    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; a8: ask late on=gpu/host:2 = must_park, p
+    a8: park late on=gpu/host:2; a7: park later on=gpu/host:2; a7: end t1 slots=1 = late
+a task does not start before one that waits for a host and for another limit:
+    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2+api:1; a8: ask late on=gpu/host:2 = must_park, p
+a task goes back in line for any host:
+    a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; a8: look = t
+    used = gpu/host=a8 1; a8: end t; nothing
+a worker without the tag takes none:
+    a7: ask t on=own/gpu_box:1 = must_park; a7: park t on=own/gpu_box:1 slots=4 = -; box: look = t
+    used = own/gpu_box=b1 1
+a refused head of one tag does not hold up another:
+    a7: take r on=red/red:1; a7: park r2 r3 on=red/red:1; a7: park b on=blue/blue:1; a7: look slots=3 = b
+another limit holds up only its own:
+    a7: take t on=api:1; a7: park both on=gpu/host:2+api:1; a7: park other on=gpu/host:2; a7: look slots=3 = other
+    a7: end t slots=3 = both
+a newer task does not take the permits that an older one needs:
+    a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park small on=gpu/host:2
+    a7: look slots=3 = -; a7: end t slots=3 = big
+a permit of a lost worker comes back on its host:
+    a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a8: park p on=gpu/host:2; expire t1 t2
+    a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p
+workers of the site get the hint, as the worker that gave the permit back has no slot:
+    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; listen; a7: end t1; hints = site host=a7
+a raised limit starts tasks on each site:
+    a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a7: park p1 p2 p3 on=gpu/host:2; listen
+    a7: deploy gpu/host:3; hints = site host; a7: look slots=4 = p1; a8: look slots=4 = p2
+"""
+
 HINTS = """
 a raised limit wakes the queue whose turn it is, and then the next:
     take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
     look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
+a raised override wakes every queue in turn:
+    arrive t0 t1 t2 t3 on=api:2; stranger: park there on=api:2; listen; say api override 4; hints = line api, ready q
+    look slots=9 = t2, t3; say api override 5 = 1; stranger: look slots=9 = there
 a limit that is not raised sends no hint [2 | 1]:
     take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; permits gpu2 *; ready = -
 a lost lease wakes the queue whose turn it is, and no other:
@@ -352,17 +477,20 @@ a line within one call is not reported:
 
 STORIES = stories(
     SEVERAL,
+    DECLARED,
     COSTS,
     TURNS,
     RATES,
     WAITING,
     SENT_BACK,
     OVERRIDES,
+    BARS,
     DRAINED,
     DROPPED,
     PASSED_OVER,
     RATE_OVERRIDES,
     REASONS,
+    SITES,
     HINTS,
 )
 

@@ -6,17 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from redis import Redis
 
 from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
@@ -25,23 +19,16 @@ from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.identity_locks import TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, Snapshot, check, peek
-from tests.support.machines import run_machine
+from tests.support.machines import one_of, run_machine
 
 GPU = Limit("gpu", 1)
 IDENTITIES = ("same", "other")
 SLOTS = 8
 
-T = TypeVar("T")
 picks = st.integers(0, 9)
 outcomes = st.sampled_from(("done", "done", "failed", "retry", "ignored", "again", "return", "requeue"))
 untils: st.SearchStrategy[tuple[LockUntil, float]] = st.sampled_from(
-    (
-        ("finished", 0.0),
-        ("finished", 0.0),
-        ("finished", 600.0),
-        ("started", 0.0),
-        ("expires", 0.0),
-    )
+    (("finished", 0.0), ("finished", 0.0), ("finished", 600.0), ("started", 0.0), ("expires", 0.0))
 )
 conflicts: st.SearchStrategy[OnConflict] = st.sampled_from(
     ("return_existing", "return_existing", "raise", "skip", "replace", "keep_last", "keep_last")
@@ -134,7 +121,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def deliver_twice(self, pick: int) -> None:
         """Let the broker deliver a message once more."""
-        message = self._one_of(list(self.messages.values()), -1 - pick)
+        message = one_of(list(self.messages.values()), -1 - pick)
         self.broker.append(message)
         self._deliver(len(self.broker) - 1)
 
@@ -150,7 +137,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(pick=picks, outcome=outcomes, slots=st.integers(0, 2), who=st.integers(0, 1))
     def end(self, pick: int, outcome: str, slots: int, who: int) -> None:
-        started = self._one_of(self.running, pick)
+        started = one_of(self.running, pick)
         if started.verdict != "run" and outcome in {"failed", "retry"}:
             outcome = "done"
         self._end(started, outcome, slots, self.callers[who])
@@ -159,13 +146,13 @@ class LockMachine(RuleBasedStateMachine):
     @rule(pick=picks, outcome=outcomes)
     def end_late(self, pick: int, outcome: str) -> None:
         """A task ends whose lease ended long ago."""
-        self._end(self._one_of(self.late, pick), outcome, 0, self.callers[0])
+        self._end(one_of(self.late, pick), outcome, 0, self.callers[0])
 
     @precondition(lambda self: self.running)
     @rule(pick=picks, both=st.booleans())
     def lease_ends(self, pick: int, both: bool) -> None:
         """Its worker is gone, or silent for too long; the lock may last a little longer."""
-        started = self._one_of(self.running, pick)
+        started = one_of(self.running, pick)
         self.running.remove(started)
         self.late.append(started)
         end_lease(self.client, started, lock=both)
@@ -179,7 +166,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def renew_late(self, pick: int) -> None:
         """Its worker is there after all."""
-        started = self._one_of(self.late, pick)
+        started = one_of(self.late, pick)
         self._renew(started)
 
     @precondition(lambda self: self.running)
@@ -202,7 +189,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def withdraw(self, pick: int) -> None:
         """A parked task is revoked."""
-        task = self._one_of(list(self.messages), -1 - pick)
+        task = one_of(list(self.messages), -1 - pick)
         self._reaped()
         for each in self.callers[0].withdraw(task):
             assert each.task == task
@@ -309,9 +296,6 @@ class LockMachine(RuleBasedStateMachine):
     def _never_came(self, left: Collection[str]) -> set[str]:
         """Until it expires, a lock stays though its task was interrupted."""
         return {"queued"} if any(self.policies[identity][0] == "expires" for identity in left) else set()
-
-    def _one_of(self, those: Sequence[T], pick: int) -> T:
-        return those[pick % len(those)]
 
     def _holders(self, identity: str) -> Iterator[Started]:
         """Return the runs that may go on, by the answers of the store."""

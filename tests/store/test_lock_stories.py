@@ -39,6 +39,12 @@ a task that is never parked takes no lock, since its message may not come again:
     start t1 on=gpu; ask t2@other on=gpu; lock other = -; end t1; start t2@other on=gpu
 a duplicate takes no permit while it waits:
     start t1 on=gpu2; arrive t2 on=gpu2 slots=1 = -; used = gpu2 1; verdict t2 = follow; start t3@other on=gpu2
+a duplicate needs no place in a full line:
+    start t1 on=crowd; arrive t2@other on=crowd = -; put t3@third on=crowd = crowded; put t4 on=crowd = -
+    end t1 slots=2 = t2 run, t4 conclude t1
+a duplicate that waits makes no line full:
+    start t1 on=crowd; arrive t2 on=crowd; arrive t3 on=crowd; put t4@other on=crowd = -
+    put t5@third on=crowd = crowded
 duplicates get the outcome, which takes no permit [done | failed]:
     start t1 on=gpu; arrive t2 on=gpu; arrive t3 on=gpu
     end t1 * slots=3 = t2 conclude t1, t3 conclude t1; used = -; lock = -; end t2; end t3; empty
@@ -115,6 +121,11 @@ a success is remembered for others and for another delivery:
     start t1 remember=60; end t1; lock = t1 done; claim t2 remember=60 = taken t1
     arrive t2 remember=60 slots=1 = t2 conclude t1; arrive t1 remember=60 slots=2 = t1 done t1
     wait 61; lock = -; start t3 remember=60; reap; lock = t3 running
+a remembered success goes when its time is over:
+    start t1 remember=60; end t1; wait 61; lock = -; reap; empty
+until expires, a failure goes when its time is over:
+    claim t1 expires lock_ttl=60 least=60; start t1 expires lock_ttl=60; end t1 failed; lock = t1 failed; wait 61
+    lock = -; reap; empty
 a failure is not remembered:
     start t1 remember=60; end t1 failed; lock = -
 a success is remembered though its lease had ended, if no other task took the lock:
@@ -140,6 +151,19 @@ an early success does not count if an operator took the lock away:
 LEASES = """
 a lock is put back after the store lost everything:
     start t1 on=gpu; flush; renew t1 = put back; lock = t1 running; used = gpu 1; claim t2 = taken t1; end t1; lock = -
+a duplicate runs when the lease of the first ends without a call:
+    wait 0; start t1; arrive t2; wait 599; look = -; wait 2; look = t2 run
+a run that goes on keeps the success of its other delivery, and for as long after its end:
+    wait 0; start t1 remember=2; lease_ends t1 alone; peer: start t1 remember=2; peer: end t1; lock = t1 done
+    renew t1 = put back; wait 3; peer: claim t2 remember=2 = taken t1; end t1 failed; lock = t1 done; wait 3; lock = -
+a start that is asked for again after its lock ended has it again:
+    start t1; lapse locks:same; again = run; lock = t1 running; held = t1
+a grant that is replayed after its lock ended comes with it:
+    put t1 slots=1 = t1 run; lapse locks:same; again = t1 run; lock = t1 running; held = t1
+a start that is asked for again is refused when another task has the lock:
+    start t1; lapse locks:same; peer: start t2; again = must_park; lock = t2 running; held = t2
+a grant is not replayed when another task has the lock:
+    put t1 slots=1 = t1 run; lapse locks:same; peer: start t2; again = -; lock = t2 running; held = t2
 tokens grow over a loss of the data:
     start t1; flush; start t2; newer t2 t1
 a restored lock has the token of its task, by which its success is known:
@@ -215,6 +239,9 @@ a late one gets the remembered outcome, if that had not ended when it was publis
     start t1 remember=60; end t1; publish t2 remember=60 awaited = t1; lock_ends; arrive t2 slots=1 = t2 conclude t1
 one runs if the first had no outcome:
     start t1; publish t2 awaited; end t1 ignored; arrive t2 = t2 run
+a retry that does not run keeps no lock, though its first attempt is delivered again after the first:
+    start other; publish t awaited = other; end other; start t return_existing; peer: put t attempt=1 = -
+    end t at_broker; peer: look = t conclude other; peer: end t; lock = -
 one that has the lock goes on as its holder:
     start t1; publish t3 awaited; publish t2 awaited; end t1 ignored; start t2; end t2 retry; lock = t2 queued
     start t2 attempt=1; end t2; lock = -
@@ -341,7 +368,7 @@ the other message of a skipped task does not run:
     everywhere: look = -
 a replaced task does not run when its message comes late:
     publish t0 replace; publish t1 replace; start t1; everywhere: arrive t0 slots=1 = t0 replaced t1
-    everywhere: end t0 told_again; end t1; peer: put t0 slots=1 = -
+    everywhere: end t0 told_again; end t1; peer: put t0 slots=1 = has_run
 an outcome that is asked for before the end leaves nothing:
     publish t0 remember=60; peer: publish t1 remember=60 awaited; start t0; succeeded t0
     peer: arrive t1 slots=1 = t1 conclude t0; peer: end t1; end t0; awaited = -; lock = t0 done; lock_awaited = 0
@@ -368,6 +395,10 @@ one that is to run next is lent out:
     start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1 = t1; drained t1 = 1
 one whose turn came while it was lent out runs [not_drained t1 | expire t1]:
     start t0 keep_last on=gpu; arrive t1 keep_last on=gpu; lend t1; end t0 slots=1 = -; *; look = t1 run
+the lock of a task that succeeds while it is lent out ends, as its published message will not run:
+    put t slots=1 = t run; look slots=0; lease_ends t alone; peer: look slots=0; lend t = t; end t; drained t; lock = -
+a duplicate with an outcome is not dropped, as its result names the task that has its lock:
+    arrive t0 on=gpu; arrive t1 raise on=gpu; drop t1 = 0; look = t1 duplicate t0
 a lent task runs if its newer call is given up:
     publish t0 keep_last; start t0 on=gpu; publish t1 keep_last; arrive t1 on=gpu; publish t2 keep_last; lend t1 = t1
     not_drained t1; give_up t2 = 1; look = -; end t0 slots=1 = t1 run

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from redis import Redis
 
 from celery_throttle.core.dedup import LockUntil, OnConflict
-from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import identity_locks
+from celery_throttle.store.calls import Store
 from celery_throttle.store.exchange_reply import Answer, LockState
 from celery_throttle.store.identity_locks import CLAIMED, REPLACED, TAKEN
+from celery_throttle.store.scripts import Call, execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import ended, held_by, started
 from tests.store.lock_caller import (
@@ -23,18 +25,14 @@ from tests.store.lock_caller import (
     SKIP,
     LockCaller,
     Started,
-    end_lease,
     end_lock,
     plan_of,
     state_of,
     told,
 )
-from tests.store.peek import KEY, lapse, let_come_due, peek
-from tests.store.steering import Steering
-from tests.store.terms_caller import terms
+from tests.store.peek import KEY, check_empty, lapse, let_come_due, peek
 
 SHORT = 0.1
-LOST, RENEWED, PUT_BACK = 0, 1, 2
 
 
 @pytest.fixture
@@ -75,16 +73,6 @@ def test_an_identity_that_a_header_brings_may_be_anything(once: LockCaller, iden
     assert once.claim("t2", plan) == (TAKEN, "t1", "0")
 
 
-def test_a_full_server_lets_claim(once: LockCaller, redis: Redis) -> None:
-    """A lock is small, and without it a publish would be unchecked."""
-    redis.config_set("maxmemory", "1")
-    try:
-        assert once.claim("t1", PLAN)[0] == CLAIMED
-        assert once.claim("t2", PLAN)[0] == TAKEN
-    finally:
-        redis.config_set("maxmemory", "0")
-
-
 # -- at the gate ---------------------------------------------------------------------------------------------------
 
 
@@ -111,24 +99,6 @@ def test_asking_twice_gives_the_same_token(once: LockCaller) -> None:
     held = once.start("t1", PLAN)
     assert once.again().asked == (held.token,)
     assert once.exchange(asked=[held.held]).asked == (held.token,), "also by another call"
-
-
-def test_a_duplicate_needs_no_place_in_a_full_line(once: LockCaller) -> None:
-    full = terms(Limit("full", 1, max_parked=1)).same
-    held = once.start("t1", PLAN, full)
-    once.arrive("t2", plan_of("other"), full)
-    assert once.put("t3", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
-    assert once.put("t4", full, lock=PLAN.spec).parked == (Answer.PARKED,)
-    assert [each[:2] for each in told(once.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
-
-
-def test_a_duplicate_that_waits_makes_no_line_full(once: LockCaller) -> None:
-    full = terms(Limit("full", 1, max_parked=1)).same
-    once.start("t1", PLAN, full)
-    for task in ("t2", "t3"):
-        once.arrive(task, PLAN, full)
-    assert once.put("t4", full, lock=plan_of("other").spec).parked == (Answer.PARKED,)
-    assert once.put("t5", full, lock=plan_of("third").spec).parked == (Answer.CROWDED,)
 
 
 @pytest.mark.parametrize("outcome", ["done", "ignored"])
@@ -159,30 +129,22 @@ def test_more_that_wait_to_run_next_than_can_go_on_at_once(once: LockCaller, red
     assert told(once.look_once(1)) == [("t2", "run", "")]
 
 
-def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, clock: StoreClock) -> None:
-    """Its lease ends without a call."""
-    brief.start("t1", PLAN)
-    brief.arrive("t2", PLAN)
-    assert told(brief.look_once()) == []
-    clock.move(int(SHORT * 600_000))
-    brief.look_once()  # else the store may have been away
-    clock.move(int(SHORT * 400_000))
-    assert told(brief.look_once()) == [("t2", "run", "")]
-
-
-@pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
+@pytest.mark.parametrize(
+    "discover",
+    [
+        lambda store: store.control("other", "pause", "1", "0", "ana", "w"),
+        lambda store: store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0),
+        lambda store: store.locked("same"),
+    ],
+    ids=["an override", "a booking", "a look at the lock"],
+)
 def test_follower_of_an_ended_lock_goes_on_after_any_discovery(
-    once: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
+    once: LockCaller, one: Limit, redis: Redis, discover: Callable[[Store], Call]
 ) -> None:
     once.claim("t1", PLAN)
     assert once.arrive("t2", PLAN, one) == ()
     end_lock(redis)
-    if by == "says something":
-        steering.say("other", "pause")
-    elif by == "books":
-        steering.ask(once.store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0))
-    else:
-        once.locked()
+    execute(redis, discover(once.store))
     assert told(once.look_once()) == [("t2", "run", "")]
 
 
@@ -219,7 +181,7 @@ def test_until_started_follower_waits_as_long_as_the_first_runs(
     assert peer.arrive("t2", plan) == ()
     held = once.start("t1", claimed)
     redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
-    assert once.renew_once(held) == RENEWED
+    assert once.renew_once(held) == 1
     store = peek(redis)
     assert store.lock_ends() >= store.leases["t1"]
 
@@ -245,7 +207,7 @@ def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis, clock
     held = brief.start("t1", PLAN)
     ends = peek(redis).lock_ends()
     clock.move(int(SHORT * 500_000))
-    assert brief.renew_once(held) == RENEWED
+    assert brief.renew_once(held) == 1
     store = peek(redis)
     assert store.lock_ends() > ends
     assert store.lock_ends() >= store.leases["t1"]
@@ -275,53 +237,7 @@ def test_locks_that_end_together_each_go_to_their_follower(once: LockCaller, red
     }
 
 
-@pytest.mark.parametrize("parked", [False, True], ids=["asked", "resumed"])
-@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
-def test_grant_replayed_late_comes_with_its_lock_or_not_at_all(
-    once: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
-) -> None:
-    """The reply was lost for longer than the lock lasted, and no call has reclaimed the permit."""
-    if parked:
-        once.put_once("t1", PLAN, slots=1)
-    else:
-        once.start("t1", PLAN)
-    lapse(redis, "locks:same")
-    if taken:
-        peer.start("t2", PLAN)
-
-    reply = once.again()
-    assert bool(started(reply)) == (parked and not taken)
-    assert reply.asked == (() if parked else (Answer.MUST_PARK,) if taken else reply.asked)
-    assert state_of(once) == ("t2" if taken else "t1", "running")
-    assert sorted(peek(redis).leases) == ["t2" if taken else "t1"]
-
-
-def test_restored_run_keeps_the_success_of_its_other_delivery(
-    once: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
-) -> None:
-    """It goes on for longer than that, and another call would run beside it."""
-    plan = plan_of(remember=2.0)
-    held = once.start("t1", plan)
-    end_lease(redis, held, lock=False)
-    peer.end(peer.start("t1", plan))
-    assert state_of(once) == ("t1", "done")
-    assert once.renew_once(held) == PUT_BACK
-    clock.move(3_000_000)
-    assert peer.claim("t2", plan)[:2] == (TAKEN, "t1")
-    once.end(held, "failed")
-    clock.move(3_000_000)
-    assert peer.locked() is None, "it lasts from the end of the run"
-
-
 # -- nothing stays -----------------------------------------------------------------------------------------------
-
-
-def assert_empty(redis: Redis) -> None:
-    """Check that only the limits, the counters and the list of workers stay."""
-    store = peek(redis)
-    left = {name for name, content in (store.hashes | store.sets).items() if content}
-    assert left <= {"limits", "meta", "workers", "ends"}
-    assert all(member.startswith("workers:") for member in store.sets["ends"])
 
 
 @pytest.mark.parametrize("limited", [True, False])
@@ -341,21 +257,7 @@ def test_when_all_is_over_nothing_is_left(
         if running:
             running += once.end(running.pop(0), slots=8)
     assert not running
-    assert_empty(redis)
-
-
-@pytest.mark.parametrize("until_", ["finished", "expires"])
-def test_remembered_success_goes_when_its_time_has_passed(
-    brief: LockCaller, redis: Redis, clock: StoreClock, until_: LockUntil
-) -> None:
-    plan = plan_of(lock_until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
-    brief.claim("t1", plan, least=0.05)
-    brief.end(brief.start("t1", plan), "done" if until_ == "finished" else "failed")
-    assert brief.locked()
-    clock.move(1_000_000)
-    assert brief.locked() is None
-    brief.reap()
-    assert_empty(redis)
+    check_empty(peek(redis))
 
 
 def test_replacement_before_the_end_keeps_no_lock(once: LockCaller, peer: LockCaller) -> None:
@@ -392,19 +294,3 @@ def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
     assert told(once.look_once()) == [("older", "replaced", "newer")]
-
-
-def test_a_retry_that_does_not_run_keeps_no_lock(redis: Redis) -> None:
-    """It was published while another call had the lock, and the first attempt was delivered again after that call."""
-    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
-    other = worker.start("other", worker.publish("other", PLAN))
-    retry = worker.publish("t", PLAN, awaited=True)
-    assert retry.first == "other"
-    worker.end(other)
-    first = worker.start("t", PLAN)
-    assert not peer.put_once("t", retry, attempt=1)
-    worker.end(first, Facts(True, Message.BROKER, Result.SUCCESS))
-    (concluded,) = peer.look_once()
-    assert (concluded.attempt, concluded.verdict) == (1, "conclude")
-    peer.end(concluded)
-    assert peer.locked() is None

@@ -7,7 +7,6 @@ from redis import Redis
 
 from celery_throttle.core.dedup import LockUntil
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, plan_of
@@ -20,23 +19,6 @@ def left(client: Redis) -> dict[str, bool]:
     """Whether each lease lasts, and for no longer than a moment."""
     store = peek(client)
     return {task: 0 < till - store.now <= MOMENT_MS for task, till in store.leases.items()}
-
-
-def come_back(worker: Caller, *limits: Limit) -> None:
-    """Report that it could not reach the store for longer than a live worker is ever silent."""
-    declared = [(limit.name, limit.declared) for limit in limits]
-    execute(worker.client, worker.store.declare("", declared, keeps=True, away=worker.store.lease / 3))
-
-
-def test_delivery_of_a_task_lost_with_many_others_starts(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """More leases have ended than one call clears, and its own is the last of them."""
-    many = Limit("many", 10)
-    others = [f"other {number}" for number in range(9)]
-    for task in (*others, "t"):
-        worker.take(task, many)
-    redis.zadd(KEY["leases"], dict.fromkeys(others, 1) | {"t": 2})
-    run = peer.take("t", many)
-    assert peek(redis).records["t"].raw["nonce"] == run.nonce
 
 
 def test_call_of_one_of_many_workers_proves_a_lost_lease(
@@ -79,14 +61,6 @@ def test_a_call_that_was_long_on_its_way_takes_nothing_for_lost(
     assert left(redis) == {"t1": True, "t2": False}
 
 
-def test_a_lease_that_ends_soon_has_the_moment_too(worker: Caller, one: Limit, redis: Redis) -> None:
-    worker.take("t", one)
-    redis.zadd(KEY["leases"], {"t": peek(redis).now + 1000})
-    come_back(worker, one)
-    store = peek(redis)
-    assert store.leases["t"] > store.now + MOMENT_MS / 2
-
-
 def test_return_during_a_moment_gives_no_other(worker: Caller, two: Limit, redis: Redis) -> None:
     for task in ("t1", "t2"):
         worker.take(task, two)
@@ -94,7 +68,7 @@ def test_return_during_a_moment_gives_no_other(worker: Caller, two: Limit, redis
     redis.hset(KEY["meta"], "moment", f"{soon:.0f}")
     redis.zadd(KEY["leases"], {"t1": soon})
     expire(redis, "t2")
-    come_back(worker, two)
+    worker.come_back()
     store = peek(redis)
     assert store.leases == {"t1": soon, "t2": soon}
     assert store.meta["moment"] == f"{soon:.0f}"
@@ -108,6 +82,6 @@ def test_a_lock_that_ends_soon_outlives_the_moment(once: LockCaller, redis: Redi
     once.start("first", plan_of(lock_until=lock_until))
     be_away(redis)
     redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
-    come_back(once)
+    once.come_back()
     store = peek(redis)
     assert store.lock_ends() > store.leases["first"] > store.now

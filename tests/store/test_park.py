@@ -8,6 +8,7 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from tests.store.caller import KEYS, Caller, started
 from tests.store.peek import peek
+from tests.store.steering import Steering
 
 
 def test_parked_tasks_wait_in_the_order_given(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -20,26 +21,24 @@ def test_parked_tasks_wait_in_the_order_given(worker: Caller, one: Limit, redis:
     assert peek(redis).waiting("gpu") == tasks
 
 
-@pytest.mark.parametrize("message", [b"\0", b"\x00\xff\r\n" * 100, "é".encode(), b"x" * 1_000_000])
-def test_the_message_comes_back_as_it_was(worker: Caller, one: Limit, message: bytes) -> None:
-    """The store does not look into it."""
-    (grant,) = worker.put("t", one, message=message, slots=1).grants
-    assert grant.message == message
-
-
-@pytest.mark.parametrize("task", ["é", "a b", "*", "{x}", "[1]", "0" * 300])
-def test_any_task_id_will_do(worker: Caller, one: Limit, task: str) -> None:
-    """Users give their tasks ids of their own."""
-    (grant,) = worker.put(task, one, slots=1).grants
-    assert grant.task == task
-
-
-def test_a_free_permit_is_taken_in_the_same_call(worker: Caller, two: Limit, redis: Redis) -> None:
-    """A permit came back while the task was on its way to be parked: it starts in the slot it had."""
-    worker.take("t1", two)
-    reply = worker.exchange(2, parked=[worker.parcel(task, two) for task in ("t2", "t3")])
-    assert [grant.task for grant in reply.grants] == ["t2"]
-    assert peek(redis).waiting("gpu2") == ["t3"]
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        *(("t", message) for message in (b"\0", b"\x00\xff\r\n" * 100, "é".encode(), b"x" * 1_000_000)),
+        *((task, b"any") for task in ("é", "a b", "*", "{x}", "[1]", "0" * 300)),
+        # The last character of each length and range in UTF-8.
+        *((chr(end), b"any") for end in (0x7F, 0x7FF, 0xFFF, 0xD7FF, 0xFFFF, 0x3FFFF, 0xFFFFF, 0x10FFFF)),
+    ],
+    ids=lambda each: ascii(each)[:20],
+)
+def test_any_task_id_will_do_and_any_message_comes_back(
+    worker: Caller, one: Limit, redis: Redis, task: str, message: bytes
+) -> None:
+    held = worker.take("held", one)
+    worker.put(task, one, message=message)
+    (grant,) = worker.release(held, slots=1).grants
+    assert (grant.task, grant.message) == (task, message)
+    assert not Steering(redis).aside()
 
 
 def test_first_task_is_first_though_its_call_came_later(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from redis import Redis
 
@@ -12,7 +10,7 @@ from celery_throttle.store.exchange import Arrival
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, started
 from tests.store.hints import Hints
-from tests.store.peek import KEY, let_come_due, pass_over, peek
+from tests.store.peek import let_come_due, pass_over, peek
 
 pytestmark = pytest.mark.usefixtures("clock")  # time stands still
 
@@ -68,12 +66,3 @@ def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, r
         pass_over(redis, "gpu", f"dead{number:02}")
     assert started(worker.look(1)) == ()  # a call looks at so many lanes; the next ones go on at once
     assert worker.look_on(1) == ["ours"]
-
-
-def test_next_caller_sees_the_passed_time(worker: Caller, held: Arrival, redis: Redis) -> None:
-    """The moment of an offer ends though no caller has looked at that limit since."""
-    worker.release(held, slots=0)
-    entry = {**peek(redis).lanes[THEIRS], "offered": 1}
-    redis.hset(KEY["lanes"], THEIRS, json.dumps(entry, separators=(",", ":")))
-    let_come_due(redis, "bucket")
-    assert started(worker.look(1)) == ("ours",)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from redis import Redis
 
-from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
 from tests.primitives.faults import StoreClock
-from tests.store.caller import passed
-from tests.store.peek import KEY
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -30,20 +26,6 @@ def rates(*rates: str, burst: int = 1) -> str:
 
 def next_start(steering: Steering, limit: Limit | str) -> float:
     return steering.stands(limit).next_start_in
-
-
-def test_of_several_rates_each_goes_on_from_the_nearest(
-    worker: TermsCaller, steering: Steering, clock: StoreClock
-) -> None:
-    mail = terms(Limit("mail", rate=["10/s", "100/h"], burst=[1, 3])).same
-    for number in range(3):
-        assert worker.arrive(f"m{number}", mail)
-        clock.move(SECOND)
-    slower = {"rates": [[5, SECOND, 1], [60, 3600 * SECOND, 3]]}
-    steering.say(MAIL, "override", json.dumps(slower))
-    assert 55 < next_start(steering, MAIL) < 56, "the hour's three are used up, the second's one is free"
-    steering.say(MAIL, "override", rates("5/s"))
-    assert next_start(steering, MAIL) == 0
 
 
 def test_a_start_that_was_booked_for_later_keeps_its_time(
@@ -102,29 +84,3 @@ def test_both_at_once_are_one_change(worker: TermsCaller, steering: Steering) ->
 
 API = Limit("api", 4)
 ONE = terms(API).same
-
-
-def test_workers_of_the_limit_learn_to_pass_on_no_permits(worker: TermsCaller, steering: Steering) -> None:
-    """They take a bucket that has room, and no line, for one where only the number of permits counts."""
-    assert worker.look(0).closed == ()
-    held = worker.arrive("t0", ONE)
-    assert held
-    steering.say(API, "override", rates("10/s"))
-    to = worker.arrival("t1", ONE)
-    reply = worker.exchange(passed=[passed("t0", held.nonce, Result.SUCCESS, to)])
-    assert (reply.closed, reply.open) == (("api",), ())
-    assert next_start(steering, API) == 0.1, "permits passed on before the hint are counted"
-    steering.unsay(API, "override")
-    reply = worker.exchange(asked=[worker.arrival("t2", ONE)])
-    assert (reply.closed, reply.open) == ((), ("api",))
-
-
-def test_nothing_of_it_stays(worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock) -> None:
-    steering.say(API, "override", rates("1/s"))
-    held = worker.arrive("t0", ONE)
-    assert held
-    worker.end(held)
-    steering.unsay(API, "override")
-    clock.move(2 * SECOND)
-    worker.reap()
-    assert not redis.exists(KEY["overrides"], KEY["rates"])

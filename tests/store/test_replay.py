@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from redis import Redis
 
-from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended, message_of, started
@@ -24,10 +23,7 @@ def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, 
     for task in ("t3", "t4"):
         worker.put(task, two)
     first = worker.exchange(
-        2,
-        ended=[ended(each) for each in held],
-        asked=[worker.arrival("t5", two)],
-        parked=[worker.parcel("t6", two)],
+        2, ended=[ended(each) for each in held], asked=[worker.arrival("t5", two)], parked=[worker.parcel("t6", two)]
     )
     assert started(first) == ("t3", "t4")
     assert (first.asked, first.parked) == ((Answer.MUST_PARK,), (Answer.PARKED,))
@@ -36,15 +32,6 @@ def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, 
     after = peek(redis)
     assert content(after) == content(before)
     assert all(after.leases[task] >= before.leases[task] for task in before.leases)
-
-
-def test_replayed_refusal_has_the_same_reason(worker: Caller, peer: Caller, one: Limit) -> None:
-    worker.release(worker.take("ran", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
-    worker.take("t", one)
-    peer.put("parked", one)
-    told = worker.exchange(asked=[worker.arrival(task, one) for task in ("ran", "parked", "new")]).asked
-    assert told == (Answer.HAS_RUN, Answer.PARKED, Answer.MUST_PARK)
-    assert worker.again().asked == told
 
 
 def test_replayed_withdrawal_returns_the_message_again(worker: Caller, one: Limit) -> None:
@@ -101,13 +88,6 @@ def test_call_of_a_worker_after_its_sign_off_does_nothing(
     peer.release(grant)
     worker.raw(worker.last, worker.number)
     assert not peek(redis).records
-
-
-def test_emptied_store_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
-    held = worker.take("t", one)
-    worker.release(held)
-    redis.flushall()
-    assert worker.raw(worker.last, worker.number) == [b"declare"]
 
 
 def test_a_call_that_a_later_one_has_overtaken_does_nothing(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ENDS, Caller, Heard, Rows, ended, held_by
 from tests.store.model import Entry, Model
 from tests.store.peek import KEY, Record, Snapshot, check, expire, let_come_due, pass_over, peek
-from tests.support.machines import run_machine
+from tests.support.machines import one_of, run_machine
 
 # One is the beginning of the other: in the line, they must not run into each other.
 LIMITS = ("gpu", "gpu é", "gpu2")
@@ -32,7 +32,6 @@ SLOTS = (4, 2, 5)
 DISTURBANCES = ("declare",) * 6 + ("kill",) * 3 + ("forget scripts", "forget everything")
 REAPED_BY_EXCHANGE = 8
 
-T = TypeVar("T")
 Lost = Literal["no", "call", "reply"]
 outcomes = st.sampled_from(("done", "failed", "retry", "ignored", "again", "requeue", "return", "never"))
 losses = st.sampled_from(("no", "no", "no", "no", "no", "call", "reply"))
@@ -97,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def deliver(self, pick: int, tasks: list[tuple[str, bool, bool]], slots: int, lost: Lost) -> None:
         """The broker delivers new tasks: some ask, some are parked at once."""
-        me = self._one_of([worker for worker in self.connected if worker.free], pick)
+        me = one_of([worker for worker in self.connected if worker.free], pick)
         said = Rows()
         for limit, asks, kept in tasks:
             new = Delivery(f"t{len(self.attempts)}", limit, 0)
@@ -116,8 +115,8 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def deliver_again(self, pick: int, task: int, step: int, asks: bool, kept: bool, slots: int, lost: Lost) -> None:
         """The broker delivers a task id that it delivered before: the same message, or a retry."""
-        me = self._one_of([worker for worker in self.connected if worker.free], pick)
-        known = self._one_of(list(self.attempts.values()), -1 - task)
+        me = one_of([worker for worker in self.connected if worker.free], pick)
+        known = one_of(list(self.attempts.values()), -1 - task)
         said = Rows()
         self._enter(me, known._replace(attempt=max(known.attempt + step, 0)), pick, said, asks=asks, kept=kept)
         self._say(me, said, slots, lost)
@@ -145,19 +144,19 @@ class StoreMachine(RuleBasedStateMachine):
         lost: Lost,
     ) -> None:
         """End runs in several ways; park refused tasks; begin, revoke and acknowledge one."""
-        me = self._one_of([worker for worker in self.connected if worker.running or worker.refused], pick)
+        me = one_of([worker for worker in self.connected if worker.running or worker.refused], pick)
         said = Rows(parked=me.refused)
         me.refused = []
         for which, how in ends:
             if me.running:
-                run = me.running.pop(self._one_of(list(me.running), which))
+                run = me.running.pop(one_of(list(me.running), which))
                 facts = ENDS[how] if run.nonce in me.stored else how
                 said.ended.append(ended(run, facts))
         if me.running and begin < 3:
-            run = self._one_of(list(me.running.values()), begin)
+            run = one_of(list(me.running.values()), begin)
             said.began.append((run.task, run.nonce))
         if self.attempts and revoke < 2:
-            said.revoked.append(self._one_of(list(self.attempts), -1 - revoke))
+            said.revoked.append(one_of(list(self.attempts), -1 - revoke))
         if unacked:
             said.unacked += [Kept(each.task, each.attempt, each.nonce) for each in me.caller.last.parked]
             me.kept += said.unacked
@@ -168,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.connected)
     @rule(pick=picks, slots=claims, lost=losses)
     def look(self, pick: int, slots: int, lost: Lost) -> None:
-        self._say(self._one_of(self.connected, pick), Rows(), slots, lost)
+        self._say(one_of(self.connected, pick), Rows(), slots, lost)
 
     @precondition(lambda self: len(self.connected) < len(self.workers))
     @rule()
@@ -222,8 +221,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, which=picks)
     def end_again(self, pick: int, which: int) -> None:
         """End an ended run once more: nothing happens, but a success counts for every copy."""
-        me = self._one_of([worker for worker in self.connected if worker.ended], pick)
-        row = self._one_of(me.ended, -1 - which)
+        me = one_of([worker for worker in self.connected if worker.ended], pick)
+        row = one_of(me.ended, -1 - which)
         self._say(me, Rows(ended=[row]), 0, "no")
 
     # -- events elsewhere ----------------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks, most=st.integers(0, 2))
     def lease_ends(self, pick: int, most: int) -> None:
         """A worker was silent for too long; beat comes by, or not yet."""
-        task = self._one_of(self.model.held(expired=False), pick)
+        task = one_of(self.model.held(expired=False), pick)
         expire(self.client, task)
         self.model.entries[task].expired = True
         if most:
@@ -244,14 +243,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def time_passes(self, pick: int) -> None:
         """A queue did not take its turn in time."""
-        lane = self._one_of(sorted(peek(self.client).offered), pick)
+        lane = one_of(sorted(peek(self.client).offered), pick)
         needs, queue = lane.split("\0")
         pass_over(self.client, needs.partition(":")[2], queue)
 
     @precondition(lambda self: bool(peek(self.client).passed))
     @rule(pick=picks)
     def passed_for_long_enough(self, pick: int) -> None:
-        lane = self._one_of(sorted(peek(self.client).passed), pick)
+        lane = one_of(sorted(peek(self.client).passed), pick)
         let_come_due(self.client, "lane", lane)
 
     @rule(what=st.sampled_from(DISTURBANCES), pick=picks, permits=st.integers(1, 3))
@@ -260,7 +259,7 @@ class StoreMachine(RuleBasedStateMachine):
         number = pick % len(self.workers)
         me = self.workers[number]
         if what == "declare":
-            self.permits[self._one_of(LIMITS, pick)] = permits
+            self.permits[one_of(LIMITS, pick)] = permits
             self._declare(me.caller)
         elif what == "kill":
             # Its permits stay held until the leases end; another one takes its place.
@@ -349,14 +348,11 @@ class StoreMachine(RuleBasedStateMachine):
     def connected(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.unheard is None]
 
-    def _one_of(self, things: Sequence[T], pick: int) -> T:
-        return things[pick % len(things)]
-
     def _enter(self, me: Worker, what: Delivery, pick: int, said: Rows, *, asks: bool, kept: bool) -> None:
         known = self.attempts.get(what.task, what)
         self.attempts[what.task] = max(known, what, key=lambda delivery: delivery.attempt)
         self.messages += 1
-        queue, limit = self._one_of(me.caller.queues, pick), Limit(what.limit, 9)
+        queue, limit = one_of(me.caller.queues, pick), Limit(what.limit, 9)
         message = f"{what.task}#{what.attempt}#{self.messages}".encode()
         if asks:
             arrival = me.caller.arrival(what.task, limit, attempt=what.attempt, queue=queue)

@@ -1,4 +1,4 @@
-"""Limits by key, several at once, rates, costs, turns: how the scripts treat them."""
+"""Several limits, rates, turns and deadlines: what no story of test_limit_stories.py has, such as many tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import time
+from collections import Counter
 
 import pytest
 from redis import Redis
@@ -17,44 +18,14 @@ from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
-from tests.store.peek import KEY, lapse, peek
+from tests.store.peek import KEY, change, lapse, peek
 from tests.store.terms_caller import TermsCaller, lines, terms, used
 from tests.support.waiting import until
 
 SECOND = 1_000_000
-API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
-BOTH = terms(API, TENANT)
-
-
-def of(tenant: str) -> Needs:
-    """Return the permits of both limits that a task of this tenant needs."""
-    return BOTH.needs({"keys": {"tenant": tenant}})
-
-
-# -- by key ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_key_may_be_the_name_of_another_limit(worker: TermsCaller) -> None:
-    """And one name may begin with another."""
-    keyed = terms(Limit("api", 1, key="k"))
-    assert worker.arrive("t1", keyed.needs({"keys": {"api": "x"}}))
-    assert worker.arrive("t2", terms(Limit("api x", 1)).same)
-    assert worker.arrive("t3", terms(Limit("x", 1)).same)
-    assert not worker.arrive("t4", keyed.needs({"keys": {"api": "x"}}))
 
 
 # -- several -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_line_does_not_go_to_a_full_limit_as_a_whole(worker: TermsCaller, redis: Redis) -> None:
-    a = [worker.arrive(f"a{number}", of("a")) for number in range(10)]
-    assert worker.arrive("c1", terms(API).same)
-    assert a[0]
-    # The shared limit is full again at once, so the returned permit of the tenant is for one more at the most.
-    worker.put("c2", terms(API).same)
-    worker.end(a[0], slots=0)
-    worker.look(1)
-    assert len(lines(redis)["tenant/a"]) >= 7
 
 
 def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redis) -> None:
@@ -81,47 +52,13 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert not peek(redis).hashes["overrides"], "and bars no task any more"
 
 
-def test_alternating_key_takes_nothing_from_a_first_one(worker: TermsCaller, redis: Redis) -> None:
-    left, right, own = Limit("left", 1), Limit("right", 1), Limit("own", 1)
-    held = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right, own)]
-    assert held[2]
-    worker.arrive("elder", terms(left, right).same)
-    worker.arrive("other", terms(own, left).same)
-    elder, other = (peek(redis).records[task] for task in ("elder", "other"))
-    bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
-    redis.hset(KEY["overrides"], mapping={"left": bar, "right": bar})
-    redis.zadd(KEY["ends"], {"overrides:left": 9e12, "overrides:right": 9e12})
-    redis.hset(KEY["records"], "other", json.dumps(other.raw | {"moves": 7}))
-    assert worker.end(held[2], slots=1) == ()
-    assert peek(redis).records["other"].raw["moves"] == 8
-    assert {name: json.loads(said) for name, said in peek(redis).hashes["overrides"].items()} == {
-        name: json.loads(bar) for name in ("left", "right")
-    }
-    worker.exchange(revoked=["other"])
-    assert set(peek(redis).hashes["overrides"]) == {"left", "right"}
-
-
-def test_barred_task_comes_when_the_bar_ends(worker: TermsCaller, redis: Redis) -> None:
-    left, right = (Limit(name, 1) for name in ("left", "right"))
-    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
-    assert sides[0]
-    assert not worker.arrive("elder", terms(left, right).same)
-    elder = peek(redis).records["elder"]
-    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
-    worker.end(sides[0], slots=1)  # it waits for the right side now
-    ends = json.loads(peek(redis).hashes["overrides"]["left"])["bar"][1]
-    assert not worker.arrive("younger", terms(left).same)
-    assert peek(redis).due("bucket")["left"] == ends
-
-
 def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: Redis) -> None:
     left, right = (Limit(name, 1) for name in ("left", "right"))
     sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
     assert sides[0]
     assert sides[1]
     worker.put("elder", terms(left, right).same, lock=plan_of().spec)
-    elder = peek(redis).records["elder"]
-    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
+    change(redis, "records", "elder", moves=7)
     worker.end(sides[0], slots=1)  # it waits for the right side now, and bars both
     lapse(redis, "locks:same")
     worker.exchange(asked=[worker.arrival("other", None, lock=plan_of().spec)])
@@ -130,22 +67,7 @@ def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: 
     assert peek(redis).records["elder"].verdict == "follow"
 
 
-# -- costs -------------------------------------------------------------------------------------------------------------
-
-
 # -- rates -------------------------------------------------------------------------------------------------------------
-
-
-def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller, clock: StoreClock) -> None:
-    mail = terms(Limit("mail", rate=["1/s", "1/d"], burst=[1, 2], key="who"))
-    a, b = mail.needs({"keys": {"mail": "a"}}), mail.needs({"keys": {"mail": "b"}})
-    assert worker.arrive("a1", a)
-    assert worker.arrive("b1", b)
-    assert not worker.arrive("a2", a)
-    clock.move(SECOND)
-    assert started(worker.look(9)) == ("a2",)
-    assert not worker.arrive("a3", a)
-    assert worker.look(9).wait > 10, "the day's rate is used up"
 
 
 @pytest.mark.parametrize(("rate", "burst", "cost"), [("100/s", 1, 1), ("200/s", 5, 1), ("300/s", 4, 2)])
@@ -180,64 +102,46 @@ def in_turns(limit: Limit) -> dict[str, Needs]:
     return {who: each.needs({"fair": [who, limit.step(who)]}) for who in ("a", "b", "c")}
 
 
-def serve(worker: TermsCaller, run: Arrival | Grant, count: int) -> tuple[str, Arrival | Grant]:
-    """Run one task after the other; return the tasks that ran, by the letter of their key, and the running ones."""
+def serve(worker: TermsCaller, run: Arrival | Grant, count: int) -> str:
+    """Run one task after the other; return the tasks that ran, by the letter of their key."""
     order = ""
     for _ in range(count):
         (run,) = worker.release(run, slots=1).grants
         order += run.task[0]
-    return order, run
+    return order
 
 
-def test_a_newer_attempt_of_a_task_before_all_others_takes_no_turn(worker: TermsCaller, redis: Redis) -> None:
-    """A service asked to slow down, so the task went before all others; now a retry of it comes in its place."""
-    needs = in_turns(Limit("api", 1, fair_by="who"))
-    held = worker.arrive("t", needs["a"])
-    assert held
-    worker.send_back(held, 0.0, "")
-    worker.put("b", needs["b"])
-    worker.put("t", needs["a"], attempt=1)
-    (first,) = worker.look().grants
-    assert (first.task, first.attempt) == ("t", 1)
-    assert worker.end(first, slots=1) == ("b",)
-    assert all(float(place) > 0 for place in peek(redis).hashes["turns"].values())
-
-
-def test_a_heavier_key_has_more_turns(worker: TermsCaller) -> None:
-    needs = in_turns(Limit("api", 1, fair_by="who", weights={"a": 3}))
-    held = worker.arrive("x", needs["c"])
-    assert held
-    for number in range(9):
-        worker.arrive(f"a{number}", needs["a"])
-        worker.arrive(f"b{number}", needs["b"])
-    order, _ = serve(worker, held, 8)
-    assert order.count("a") == 6
-
-
-def test_weights_without_a_small_common_multiple(worker: TermsCaller) -> None:
-    """A place in line has 16 digits."""
-    weights = dict(zip("abcdefghi", (97, 89, 83, 79, 73, 71, 67, 61, 59), strict=True))
+@pytest.mark.parametrize(
+    ("weights", "ran"),
+    [
+        pytest.param({"a": 3}, {"a": 6, "b": 2}, id="three times"),
+        # A place in line has 16 digits.
+        pytest.param(
+            dict(zip("abcdefghi", (97, 89, 83, 79, 73, 71, 67, 61, 59), strict=True)),
+            {"a": 11, "b": 10, "c": 9},
+            id="without a small common multiple",
+        ),
+    ],
+)
+def test_a_heavier_key_has_more_turns(worker: TermsCaller, weights: dict[str, int], ran: dict[str, int]) -> None:
     needs = in_turns(Limit("api", 1, fair_by="who", weights=weights))
-    held = worker.arrive("x", needs["c"])
-    assert held
+    held = worker.take("x", needs["c"])
     for number in range(20):
-        for who in "abc":
+        for who in ran:
             worker.arrive(f"{who}{number}", needs[who])
-    order, _ = serve(worker, held, 30)
-    assert {who: order.count(who) for who in "abc"} == {"a": 11, "b": 10, "c": 9}
+    order = serve(worker, held, sum(ran.values()))
+    assert Counter(order) == ran
 
 
 def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
     """A place has 16 digits, of which a record keeps 14: where they differ no script would find the task."""
     needs = in_turns(Limit("api", 1, fair_by="who", weights={"a": 3}))
-    held = worker.arrive("x", needs["c"])
-    assert held
+    held = worker.take("x", needs["c"])
     redis.hset(KEY["turns"], "api", 3_000_000_000_000_007)
     for number in range(6):
         for who in "ab":
             worker.arrive(f"{who}{number}", needs[who])
-    order, _ = serve(worker, held, 12)
-    assert sorted(order) == [*"aaaaaabbbbbb"]
+    assert Counter(serve(worker, held, 12)) == {"a": 6, "b": 6}
 
 
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
@@ -272,24 +176,10 @@ def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redi
     hour = 3_600_000_000
     (name,) = (name for name in kept if "/" in name)
     us, parts = kept[name].split(" ")[:2]
-    ahead = {**kept, "seen": str(int(kept["seen"]) + hour), name: f"{int(us) + hour} {parts}"}
-    redis.hset(KEY["rates"], "pace", json.dumps(ahead))
+    change(redis, "rates", "pace", **{"seen": str(int(kept["seen"]) + hour), name: f"{int(us) + hour} {parts}"})
     redis.zadd(KEY["ends"], {"rates:pace": 9e12})
     worker.put("p2", pace)
     until(lambda: started(worker.look(1)) == ("p2",))
-
-
-def test_returned_unstarted_task_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
-    """Its worker stopped right when it was to start there."""
-    gpu = Limit("gpu", 1)
-    worker.put("g1", terms(gpu, start_deadline=600.0).same)
-    deadline = peek(redis).due("task")["g1"]
-    (grant,) = worker.look(1).grants
-    worker.end(grant, "return")
-    assert peek(redis).due("task") == {"g1": deadline}
-    (grant,) = worker.look(1).grants
-    worker.end(grant, "again")
-    assert not peek(redis).due("task"), "it had begun in time"
 
 
 def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> None:
@@ -301,46 +191,6 @@ def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> 
     TermsCaller(redis, "bbbbbbbb", "q").withdraw("g2")
     assert worker.again().parked == (Answer.PARKED, Answer.CROWDED)
     assert lines(redis) == {}
-
-
-def test_order_of_turns_lasts_as_long_as_a_task_waits(worker: TermsCaller, redis: Redis) -> None:
-    """Nothing starts for hours, as in a pause. A lane with many turns still comes after one without."""
-    needs = in_turns(Limit("api", 1, fair_by="who"))
-    held = worker.arrive("x", needs["a"])
-    assert held
-    for number in range(3):
-        worker.arrive(f"a{number}", needs["a"])
-    turns = peek(redis).hashes["turns"]
-    lapse(redis, *(f"turns:{field}" for field in turns))
-    worker.reap()
-    store = peek(redis)
-    assert store.hashes["turns"] == turns
-    assert all(store.sets["ends"][f"turns:{field}"] > store.now + 3_000_000 for field in turns)
-    worker.arrive("b0", needs["b"])
-    order, run = serve(worker, held, 4)
-    assert order.index("b") <= 1
-    worker.end(run)
-    lapse(redis, *(f"turns:{field}" for field in peek(redis).hashes["turns"]))
-    worker.reap()
-    assert not peek(redis).hashes["turns"], "no task waits"
-
-
-def test_finished_turns_go_also_under_constant_waiting(worker: TermsCaller, redis: Redis) -> None:
-    limit = Limit("api", 1, fair_by="who")
-    run: Arrival | Grant = worker.take("first", terms(limit).needs({"fair": ["last", 1]}))
-    worker.arrive("waits", terms(limit).needs({"fair": ["last", 1]}))
-    for number in range(9):
-        worker.arrive(f"t{number}", terms(limit).needs({"fair": [f"w{number}", 1]}))
-        worker.arrive(f"u{number}", terms(limit).needs({"fair": ["busy", 1]}))
-        (run,) = worker.release(run, slots=1).grants
-    _, run = serve(worker, run, 9)
-    assert len(peek(redis).hashes["turns"]) == 12
-    lapse(redis, *(f"turns:{field}" for field in peek(redis).hashes["turns"]))
-    worker.reap()
-    assert peek(redis).hashes["turns"].keys() == {"api", "api\x1ebusy"}
-
-
-# -- sent back by the outside ------------------------------------------------------------------------------------------
 
 
 def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:

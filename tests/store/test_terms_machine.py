@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -24,9 +24,8 @@ from tests.store.caller import ENDS, ended, held_by
 from tests.store.hints import Hints
 from tests.store.peek import KEY, Record, Snapshot, check, expire, let_come_due, pass_over, peek, startable
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.machines import run_machine
+from tests.support.machines import one_of, run_machine
 
-T = TypeVar("T")
 QUEUES = ("x", "y")
 OUTCOMES = ("done", "done", "failed", "retry", "ignored", "again", "never", "requeue", "return", "lost")
 MANY = 50
@@ -85,25 +84,25 @@ class TermsMachine(RuleBasedStateMachine):
         each = terms(*(self.limits[place] for place in subset), cost=cost, start_deadline=600.0 if hurried else None)
         values = {"keys": {"tenant": who}, "fair": [who, 1]}
         self.needs[task] = each.needs(values)
-        self._deliver(self._one_of(self.workers, pick), task, slots)
+        self._deliver(one_of(self.workers, pick), task, slots)
 
     @precondition(lambda self: self.needs)
     @rule(pick=picks, which=picks, slots=slots)
     def deliver_again(self, pick: int, which: int, slots: int) -> None:
         """The broker delivers one of the last few for the second time."""
-        task = self._one_of(list(self.needs), -1 - which)
-        self._deliver(self._one_of(self.workers, pick), task, slots)
+        task = one_of(list(self.needs), -1 - which)
+        self._deliver(one_of(self.workers, pick), task, slots)
 
     @precondition(lambda self: any(worker.running for worker in self.workers))
     @rule(pick=picks, which=picks, outcome=st.sampled_from(OUTCOMES), slots=slots)
     def end(self, pick: int, which: int, outcome: str, slots: int) -> None:
         """A run ends, however."""
-        me = self._one_of([worker for worker in self.workers if worker.running], pick)
-        self._end(me, self._one_of(list(me.running), which), outcome, slots)
+        me = one_of([worker for worker in self.workers if worker.running], pick)
+        self._end(me, one_of(list(me.running), which), outcome, slots)
 
     @rule(pick=picks, slots=slots)
     def look(self, pick: int, slots: int) -> None:
-        me = self._one_of(self.workers, pick)
+        me = one_of(self.workers, pick)
         self._heard(me, me.caller.look(slots))
 
     @rule()
@@ -129,7 +128,7 @@ class TermsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.helper.running)
     @rule(which=picks, outcome=st.sampled_from(OUTCOMES), slots=slots)
     def helper_ends(self, which: int, outcome: str, slots: int) -> None:
-        self._end(self.helper, self._one_of(list(self.helper.running), which), outcome, slots)
+        self._end(self.helper, one_of(list(self.helper.running), which), outcome, slots)
 
     # -- events elsewhere ----------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class TermsMachine(RuleBasedStateMachine):
     def time_is_over(self, pick: int, reaped: bool) -> None:
         """A holder was silent for too long, or one may not wait any longer; beat comes by, or not yet."""
         store = peek(self.client)
-        task = self._one_of(sorted((*store.leases, *store.due("task"))), pick)
+        task = one_of(sorted((*store.leases, *store.due("task"))), pick)
         expire(self.client, task)
         let_come_due(self.client, "task", task)
         if reaped:
@@ -149,7 +148,7 @@ class TermsMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def withdraw(self, pick: int) -> None:
         """One is revoked while it waits."""
-        task = self._one_of(sorted(peek(self.client).records), pick)
+        task = one_of(sorted(peek(self.client).records), pick)
         self.helper.caller.withdraw(task)
 
     @precondition(lambda self: bool(self.between.offered or self.between.passed))
@@ -157,7 +156,7 @@ class TermsMachine(RuleBasedStateMachine):
     def time_passes(self, pick: int) -> None:
         """A queue did not take its turn in time, or has been passed over for long enough."""
         store = peek(self.client)
-        lane = self._one_of(sorted((*store.offered, *store.passed)), pick)
+        lane = one_of(sorted((*store.offered, *store.passed)), pick)
         if lane in store.passed:
             let_come_due(self.client, "lane", lane)
         else:
@@ -227,9 +226,6 @@ class TermsMachine(RuleBasedStateMachine):
         assert left <= {"limits", "meta", "workers", "ends", "turns", "records", "due"}
 
     # -- how it is done ------------------------------------------------------------------------------------------
-
-    def _one_of(self, things: Sequence[T], pick: int) -> T:
-        return things[pick % len(things)]
 
     def _permits(self, pool: str) -> int:
         permits = next(limit.permits for limit in self.limits if limit.name == pool.partition("\x1f")[0])

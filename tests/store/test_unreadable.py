@@ -16,7 +16,7 @@ from celery_throttle.store.parked_tasks import read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.caller import Caller, started
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import KEY, check, peek
+from tests.store.peek import KEY, change, check, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
 
@@ -64,8 +64,7 @@ def test_entries_of_a_worker(worker: Caller, one: Limit, redis: Redis, garbage: 
 def test_the_number_of_a_call_that_was_never_made(worker: Caller, one: Limit, redis: Redis, number: float) -> None:
     """The worker goes on after it, or it cannot be one."""
     held = worker.take("t", one)
-    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
-    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, "number": number}))
+    change(redis, "workers", worker.name, number=number)
     worker.release(held)
     goes_on(worker, one)
 
@@ -73,8 +72,7 @@ def test_the_number_of_a_call_that_was_never_made(worker: Caller, one: Limit, re
 def test_the_number_of_a_call_with_other_answers(worker: Caller, one: Limit, redis: Redis) -> None:
     """The next call has that number, and more rows than there are answers."""
     worker.take("t", one)
-    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
-    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, "number": worker.number + 1}))
+    change(redis, "workers", worker.name, number=worker.number + 1)
     reply = worker.exchange(asked=[worker.arrival(task, one) for task in ("t2", "t3")])
     assert reply.asked == (Answer.MUST_PARK, Answer.MUST_PARK)
 
@@ -180,7 +178,7 @@ def test_a_booking_that_was_never_made(worker: Caller, redis: Redis) -> None:
     worker.take("t1", terms(RATED).same)
     kept = json.loads(redis.hget(KEY["rates"], "api") or b"")
     (name,) = (name for name in kept if "/" in name)
-    redis.hset(KEY["rates"], "api", json.dumps({**kept, name: "8999999999999999 0 1 0"}))
+    change(redis, "rates", "api", **{name: "8999999999999999 0 1 0"})
     goes_on(worker, RATED)
 
 
@@ -191,8 +189,7 @@ def test_a_booking_that_was_never_made(worker: Caller, redis: Redis) -> None:
 def test_a_booking_of_another_rate(worker: Caller, redis: Redis, steering: Steering, name: str, value: str) -> None:
     """From such a one the next start is reckoned where the rate has changed since."""
     worker.release(worker.take("t1", terms(RATED).same))
-    kept = json.loads(redis.hget(KEY["rates"], "api") or b"")
-    redis.hset(KEY["rates"], "api", json.dumps({**kept, name: value}))
+    change(redis, "rates", "api", **{name: value})
     redis.zadd(KEY["ends"], {"rates:api": peek(redis).now + 600_000})  # else it may end before the next call
     steering.say(RATED, "override", json.dumps({"rates": [[600, 60_000_000, 5]]}))
     goes_on(worker, RATED)
@@ -239,9 +236,8 @@ PARTS = [7, -1, "x", None, [], [1], {"0": 7}, {"x": {"y": 1}}, {"0": {"y": "z"}}
 
 
 def spoil_part(redis: Redis, task: str, part: str, value: object) -> None:
-    record = json.loads(redis.hget(KEY["records"], task) or "{}")
-    assert part in record
-    redis.hset(KEY["records"], task, json.dumps({**record, part: value}))
+    assert part in json.loads(redis.hget(KEY["records"], task) or "{}")
+    change(redis, "records", task, **{part: value})
 
 
 @pytest.mark.parametrize("value", PARTS)
@@ -321,8 +317,7 @@ def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Li
 def test_a_part_of_another_type(worker: Caller, one: Limit, redis: Redis, part: str, other: object) -> None:
     """An empty array is no number."""
     held = worker.take("t", one)
-    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
-    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, part: other}))
+    change(redis, "workers", worker.name, **{part: other})
     worker.release(held)
     goes_on(worker, one)
     assert dropped(redis) == {("workers", worker.name)}
@@ -335,15 +330,6 @@ def test_a_member_of_a_line_that_names_no_task_goes(worker: Caller, one: Limit, 
     redis.zadd(KEY["lines"], {f"{lane}\0!": 0})
     assert started(worker.release(held, slots=1)) == ("t2",)
     assert not redis.zcard(KEY["lines"])
-
-
-@pytest.mark.parametrize("end", [0x7F, 0x7FF, 0xFFF, 0xD7FF, 0xFFFF, 0x3FFFF, 0xFFFFF, 0x10FFFF])
-def test_a_task_id_of_any_characters_can_be_read(worker: Caller, one: Limit, redis: Redis, end: int) -> None:
-    """The last character of each length and range in UTF-8."""
-    held = worker.take("t1", one)
-    worker.put(chr(end), one)
-    assert started(worker.release(held, slots=1)) == (chr(end),)
-    assert not dropped(redis)
 
 
 @pytest.mark.parametrize("garbage", [each for each in GARBAGE if each != b"-1"])  # a number can be read

@@ -20,17 +20,12 @@ from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
 from celery_throttle.store.workers import read_services
 from tests.store.caller import Caller
-from tests.store.cost import commands
+from tests.store.cost import commands, cost_of_reading
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
-#: The commands that a script may use that writes nothing.
-READS = {
-    *("evalsha", "eval", "time", "hget", "hmget", "hexists", "hstrlen", "hscan", "zrange", "zscore", "zcard", "exists"),
-    *("zlexcount", "zrangebylex", "zrangebyscore"),
-}
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 ONE, BOTH = terms(API).same, terms(API, TENANT)
 
@@ -256,35 +251,6 @@ def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redi
     assert steering.stands(API).stopped
 
 
-def test_a_permit_outside_of_tasks(redis: Redis, steering: Steering) -> None:
-    outside = TermsCaller(redis, "dddddddd", "~dddddddd")
-    outside.put("holder", ONE)
-    (why,) = steering.explain("holder").reasons
-    assert why == "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
-
-
-def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """It went to and fro between its limits for so long that it stops the others."""
-    fill(worker, ONE, 2)
-    both = terms(API, Limit("right", 1)).same
-    for task, needs in (("older", ONE), ("both", both), ("later", ONE)):
-        worker.put(task, needs)
-    ticket = peek(redis).parked["both"].ticket
-    redis.hset(KEY["overrides"], "api", json.dumps({"bar": [ticket, 9e12, "", "both", 1]}))
-    redis.zadd(KEY["ends"], {"overrides:api": 9e12})
-    barred = "Task both, which needs several limits and waited for long, goes first on limit api."
-    assert steering.stands(API).barred_by == "both"
-    assert barred in steering.explain("later").reasons
-    assert barred not in (*steering.explain("both").reasons, *steering.explain("older").reasons)
-
-
-def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
-    worker.declare(API)
-    worker.declare(API, known="1")
-    worker.put("t", ONE)
-    assert steering.explain("t").reasons[0].startswith("The store lost its data: nothing starts for another ")
-
-
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
@@ -299,17 +265,11 @@ def test_reading_writes_nothing_and_costs_the_same_for_any_line(
         store.status(["api", "tenant", "tenant\x1fa"]), store.holders(0, 10), store.parked("tenant", 10),
         store.parked(None, 10), store.explain("t1"), store.explain("t0"),
     ]  # fmt: skip
-    for call in calls:
-        execute(redis, call)
     for batch in range(2):
         for number in range(100):
             (worker, stranger)[number % 2].put(f"more{batch} {number}", of("a"))
         redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
-        with commands(redis) as made:
-            for call in calls:
-                execute(redis, call)
-        assert made.keys() <= READS
-        costs.append(sum(made.values()))
+        costs.append(cost_of_reading(redis, *calls))
     assert costs[0] == costs[1]
 
 

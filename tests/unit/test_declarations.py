@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle import Limit, Throttled
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.remarks import remarks
+from tests.unit.refusals import make_app, message_of, task_of
 
 
 class Api(Limit):
@@ -25,26 +26,7 @@ class Own(Throttled):
     """A task class of one's own."""
 
 
-def make_app(name: str = "shop", **conf: Any) -> Any:
-    app = Celery(name, broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.conf.update(conf)
-    return app
-
-
 def work(order_id: object = None) -> None: ...
-
-
-def task_of(**options: Any) -> Any:
-    app = make_app()
-    app.task(work, name="shop.f", shared=False, base=Throttled, **options)
-    app.finalize()
-    return app.tasks["shop.f"]
-
-
-def said(wrong: Callable[[], object]) -> str:
-    with pytest.raises(ConfigurationError) as raised:
-        wrong()
-    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +41,7 @@ def said(wrong: Callable[[], object]) -> str:
     ids=range(5),
 )
 def test_base_class_used_as_a_decorator_is_refused(wrong: Callable[[], object], write: str) -> None:
-    assert said(wrong) == write
+    assert message_of(wrong) == write
 
 
 def test_task_class_with_arguments_of_its_own_is_left_alone() -> None:
@@ -89,8 +71,8 @@ def test_task_class_with_arguments_of_its_own_is_left_alone() -> None:
     ],
 )
 def test_option_that_is_set_after_binding_is_refused(name: str, value: object, write: str) -> None:
-    task = task_of(limit=2)
-    assert said(lambda: setattr(task, name, value)) == f"Task shop.f: {name}={value!r} comes too late: {write}"
+    task = task_of(work, limit=2)
+    assert message_of(lambda: setattr(task, name, value)) == f"Task shop.f: {name}={value!r} comes too late: {write}"
     assert task.limit == 2
     task.max_retries = 5  # Celery's own options are not checked
     assert task.max_retries == 5
@@ -99,15 +81,19 @@ def test_option_that_is_set_after_binding_is_refused(name: str, value: object, w
 @pytest.mark.parametrize("limit", [Limit, Api, [Limit("a", 2), Api]], ids=range(3))
 def test_limit_class_in_place_of_a_limit_is_refused(limit: Any) -> None:
     name = (limit[1] if isinstance(limit, list) else limit).__name__
-    assert said(lambda: task_of(limit=limit)).endswith(f"; write limit={name}('gpu', 4): a limit, not its class")
+    assert message_of(lambda: task_of(work, limit=limit)).endswith(
+        f"; write limit={name}('gpu', 4): a limit, not its class"
+    )
 
 
 def test_app_without_a_store_is_named() -> None:
     app = Celery("other", set_as_current=False)
     expected = "Neither the broker nor the result backend of app 'other' is Redis: set throttle_url = "
-    assert said(lambda: settings_of(app)).startswith(expected)
+    assert message_of(lambda: settings_of(app)).startswith(expected)
     nameless = Celery(set_as_current=False)
-    assert said(lambda: settings_of(nameless)).startswith("Neither the broker nor the result backend is Redis: set")
+    assert message_of(lambda: settings_of(nameless)).startswith(
+        "Neither the broker nor the result backend is Redis: set"
+    )
 
 
 def test_limits_that_differ_name_the_app_where_there_are_several() -> None:
@@ -115,7 +101,7 @@ def test_limits_that_differ_name_the_app_where_there_are_several() -> None:
     app = make_app()
     app.task(work, name="one", shared=False, base=Throttled, limit=Limit("api", 4))
     app.task(work, name="two", shared=False, base=Throttled, limit=Limit("api", 5))
-    assert "in task one of app 'shop': give both tasks the same Limit" in said(app.finalize)
+    assert "in task one of app 'shop': give both tasks the same Limit" in message_of(app.finalize)
     assert other
 
 

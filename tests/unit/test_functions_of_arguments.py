@@ -9,17 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle import ConfigurationError, Limit
 from celery_throttle.tasks.registry import call_of, dedup_of, policies_of
-
-
-def task_of(function: Any, /, **options: Any) -> Any:
-    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.task(function, name="shop.f", shared=False, base=Throttled, **options)
-    app.finalize()
-    return app.tasks["shop.f"]
+from tests.unit.refusals import make_app, task_of
 
 
 def values(task: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -147,15 +140,12 @@ def test_function_without_a_value_is_refused_at_binding(part: Any, option: str, 
     ids=range(6),
 )
 @pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})],
-    ids=range(4),
+    ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})], ids=range(4)
 )
 def test_wrong_arguments_are_a_type_error_as_with_plain_celery(
     options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    plain = app.task(f, shared=False)
+    plain = make_app().task(f, shared=False)
     with pytest.raises(TypeError) as expected:
         plain.delay(*args, **kwargs)
     with pytest.raises(TypeError) as raised:

@@ -11,26 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.settings import settings_of
+from tests.unit.refusals import make_app, message_of
 
-APP = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-THROTTLE = ThrottleControl(APP)
+THROTTLE = ThrottleControl(make_app())
 GPU = THROTTLE.limit(Limit("gpu", 4))
 
 
-def said(wrong: Callable[[], object]) -> str:
-    with pytest.raises(ConfigurationError) as raised:
-        wrong()
-    return str(raised.value)
-
-
 def refused(**conf: object) -> str:
-    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.conf.update(**conf)
-    return said(lambda: settings_of(app))
+    return message_of(lambda: settings_of(make_app(**conf)))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +46,7 @@ def refused(**conf: object) -> str:
     ids=map(str, range(15)),
 )
 def test_wrong_call_of_a_change_hints_at_the_right_one(wrong: Callable[[], object], hint: str) -> None:
-    assert hint in said(wrong)
+    assert hint in message_of(wrong)
 
 
 @pytest.mark.parametrize("what", [GPU, THROTTLE], ids=["limit", "all"])
@@ -68,7 +59,7 @@ def test_no_method_suggests_a_value_as_author(what: Any) -> None:
         several = len(
             [each for each in inspect.signature(method).parameters.values() if each.kind is not each.KEYWORD_ONLY]
         )
-        assert not re.search(r"\b(by|why)='x'", said(lambda: method(*["x"] * (several + 1)))), method  # noqa: B023
+        assert not re.search(r"\b(by|why)='x'", message_of(lambda: method(*["x"] * (several + 1)))), method  # noqa: B023
 
 
 def test_setting_of_the_opposite_name_is_reported_as_opposite() -> None:

@@ -105,35 +105,29 @@ def linked(server: Server) -> Iterator[Linked]:
     made.close()
 
 
-def test_a_reply_that_stops_half_way_is_no_reply(server: Server, linked: Linked) -> None:
-    linked.ask()
-    server.peer.sendall(b"$10\r\nhalf")
+@pytest.mark.parametrize(
+    ("asked", "said", "replies"),
+    [
+        pytest.param(True, b"$10\r\nhalf", [NoAnswer], id="one that stops half way is no reply"),
+        pytest.param(True, b":no number\r\n", [StoreUnavailable], id="a number that is none"),
+        pytest.param(True, b"$x\r\nab\r\n", [StoreUnavailable], id="a length that is none"),
+        pytest.param(True, b"*1\r\n:\xff\r\n", [StoreUnavailable], id="a list with a number that is none"),
+        # Which call the next one would belong to cannot be known any more.
+        pytest.param(False, b"+unasked\r\n", [], id="one that was not asked for"),
+        pytest.param(False, b"?\r\n", [], id="one of no kind"),
+    ],
+)
+def test_reply_that_is_none_breaks_the_connection(
+    server: Server, linked: Linked, asked: bool, said: bytes, replies: list[type[Exception]]
+) -> None:
+    if asked:
+        linked.ask()
+    server.peer.sendall(said)
 
-    linked.turn_until(lambda: linked.replies)
+    linked.turn_until(lambda: linked.broken)
 
-    assert [type(reply) for reply in linked.replies] == [NoAnswer]
+    assert [type(reply) for reply in linked.replies] == replies
     assert len(linked.broken) == 1
-    assert not linked.link.up
-
-
-@pytest.mark.parametrize("said", [b"+unasked\r\n", b"?\r\n"])
-def test_unrequested_reply_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
-    """Which call the next one would belong to cannot be known any more."""
-    server.peer.sendall(said)
-
-    linked.turn_until(lambda: linked.broken)
-
-    assert not linked.link.up
-
-
-@pytest.mark.parametrize("said", [b":no number\r\n", b"$x\r\nab\r\n", b"*1\r\n:\xff\r\n"])
-def test_reply_outside_of_the_protocol_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
-    linked.ask()
-    server.peer.sendall(said)
-
-    linked.turn_until(lambda: linked.broken)
-
-    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
     assert not linked.link.up
 
 

@@ -78,18 +78,20 @@ def faults(text: str, name: str = "") -> list[str]:
     others = {"state"} if name.startswith(GATE) else set()
     return [
         *wide,
-        *header_faults(lines, head, shared=shared),
+        *header_faults(lines, head, shared=shared, gate=name.startswith(GATE)),
         *size_faults(lines, shared=shared),
         *code_faults(lines, others),
     ]
 
 
-def header_faults(lines: list[str], head: str, *, shared: bool) -> Iterator[str]:
+def header_faults(lines: list[str], head: str, *, shared: bool, gate: bool) -> Iterator[str]:
     text = "\n".join(lines)
     if not re.match(r"-- [A-Z]", head):
         yield "does not begin with a sentence"
     if not shared and "-- Returns " not in head:
         yield "does not say what it returns"
+    if gate and not shared and "-- KEYS, ARGV[1] as in shared/begin.lua" not in head:
+        yield "does not say that its keys are those of the gate"
     for key in sorted(set(re.findall(r"KEYS\[\d+\]", text))):
         if key not in head and not re.search(r"^-- KEYS\b[^\[\n].* as in ", head, re.MULTILINE):
             yield f"does not say what {key} is"
@@ -181,5 +183,8 @@ def test_rules_find_each_violation(text: str, fault: str | None) -> None:
 def test_of_the_gate_a_file_is_shared_where_it_stands() -> None:
     text = "-- Does it.\nlocal function one()\n  state.two = 1\nend\n" + TEN
     assert faults(text, "gate/shared/it.lua") == ["11 functions are shared"]
-    assert faults(text, "gate/it.lua") == ["does not say what it returns"]
+    assert faults(text, "gate/it.lua") == [
+        "does not say what it returns",
+        "does not say that its keys are those of the gate",
+    ]
     assert "writes state, which another file makes" in faults(text, "lock/it.lua")

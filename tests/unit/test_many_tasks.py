@@ -6,23 +6,16 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
 
 import pytest
-from celery import Celery
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.registry import dedups_of, policies_of
+from tests.unit.refusals import make_app
 
 COUNT = 30
-
-
-@pytest.fixture(autouse=True)
-def _nobody_elses_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Shared tasks of other tests must not come to these apps, nor these tasks to theirs.
-    monkeypatch.setattr("celery._state._on_app_finalizers", set())
-    monkeypatch.setattr("celery._state._apps", WeakSet())
+pytestmark = pytest.mark.usefixtures("_alone")
 
 
 def steps_of(function: Callable[[], object]) -> int:
@@ -69,8 +62,7 @@ def declare(app: Any, kind: str, number: int) -> None:
 
 
 def steps_to_bind(kind: str, number: int) -> int:
-    apps: list[Any] = [Celery(name, broker="redis://127.0.0.1:1/0", set_as_current=False) for name in ("one", "two")]
-    apps = apps if kind == "several" else apps[:1]
+    apps = [make_app(name) for name in (("one", "two") if kind == "several" else ("one",))]
 
     def bind() -> None:
         for app in apps:
@@ -87,7 +79,7 @@ def steps_to_bind(kind: str, number: int) -> int:
 @pytest.mark.parametrize("kind", ["own", "shared", "once", "class"])
 def test_task_that_is_bound_again_is_not_read_again(kind: str) -> None:
     """Celery binds each task when it makes it, and once more when it finalizes the app."""
-    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app = make_app()
 
     def bind() -> None:
         declare(app, kind, COUNT)
@@ -99,7 +91,7 @@ def test_task_that_is_bound_again_is_not_read_again(kind: str) -> None:
 
 
 def test_options_that_change_before_the_app_is_used_hold() -> None:
-    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app = make_app()
 
     class Base(Throttled):
         abstract = True
@@ -115,7 +107,7 @@ def test_options_that_change_before_the_app_is_used_hold() -> None:
 
 def test_class_that_is_refused_leaves_the_task_to_be_read_again() -> None:
     """Another class of the same name came between, and could not be bound."""
-    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app = make_app()
     app.task(nothing, base=Throttled, limit=Limit("api", 2), name="other", shared=False)
     good = app.task(nothing, base=Throttled, limit=Limit("api", 2), name="task", shared=False)
     app.finalize()
@@ -129,7 +121,7 @@ def test_class_that_is_refused_leaves_the_task_to_be_read_again() -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 def test_schedule_set_before_the_app_is_used_keeps_the_reaper(early: bool) -> None:
-    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app = make_app()
     task = app.task(nothing, base=Throttled, limit=2, name="task", shared=False)
     if early:
         assert task.name  # which binds it

@@ -10,17 +10,18 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
-from celery import Celery
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from celery_throttle import ConfigurationError, Limit, RateLimited, ThrottleControl, Throttled
+from celery_throttle import ConfigurationError, Limit, RateLimited, ThrottleControl
 from celery_throttle.primitives import AsyncIdentityLock, Counter, FairSemaphore, IdentityLock, RateLimiter, Redlock
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.remarks import remarks
+from tests.unit.refusals import make_app, message_of, task_of
 
 
 def body(order_id: Any, amount: int = 0) -> None:
@@ -31,20 +32,11 @@ def any_arguments(**_: Any) -> None:
     """Be a task with the arguments of the examples."""
 
 
-def task_of(function: Any = body, /, **options: Any) -> Any:
-    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.task(function, name="shop.f", shared=False, base=Throttled, **options)
-    app.finalize()
-    return app.tasks["shop.f"]
-
-
 def settings(**conf: Any) -> Any:
-    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.conf.update(**conf)
-    return settings_of(app)
+    return settings_of(make_app(**conf))
 
 
-APP = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+APP = make_app()
 #: No server answers it, and no client asks.
 CLIENT = Redis(port=1)
 GPU, TENANT, MAIL = Limit("gpu", 4), Limit("tenant", 2, key="tenant_id"), Limit("mail", rate="10/s")
@@ -59,23 +51,13 @@ FIX = re.compile(r"[:;,] (write|use|did you mean|give|have it|raise|name|leave|r
 #: Options, and the message when the task is bound.
 BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": "gpu"}, "limit must be a whole number from 1 to 999999999, a Limit or a list"),
-    (
-        {"limit": 5.0},
-        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got 5.0;",
-    ),
-    (
-        {"limit": 0},
-        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got 0; write",
-    ),
+    ({"limit": 5.0}, "a Limit or a list of up to 8 of them, got 5.0; write limit=5"),
     ({"limit": {"gpu": 3}}, "got {'gpu': 3}; write limit=5 or limit=Limit('gpu', 4)"),
     ({"limit": ("gpu", 3)}, "got ('gpu', 3); write limit=5 or limit=Limit('gpu', 4)"),
     ({"limit": Limit("a", 2), "burst": 3}, "in the Limit here: write limit=Limit('a', 2, rate='100/m', burst=3)"),
     ({"limt": 5}, "unknown option 'limt', did you mean 'limit'?"),
     ({"limit": 2, "key": "customer"}, "key names 'customer', but the task takes amount, order_id: name one of these"),
-    (
-        {"limit": 2, "key": lambda: 1},
-        "which takes (order_id, amount=0): write key=lambda order_id, amount: ...",
-    ),
+    ({"limit": 2, "key": lambda: 1}, "which takes (order_id, amount=0): write key=lambda order_id, amount: ..."),
     ({"limit": 2, "key": lambda a, b, c: 1}, "the function given as key takes (a, b, c), but it is called with"),
     ({"limit": Limit("a", 2, key=lambda: 1)}, "the function given as key takes ()"),
     ({"limit": 2, "fair_by": lambda: 1}, "the function given as fair_by takes ()"),
@@ -92,10 +74,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": "0/s"}, "got '0/s': write a number from 1"),
     ({"rate": "1/s", "burst": 0}, "burst must be a whole number from 1 to 1000000, got 0"),
     ({"rate": "1/s", "burst": 10**7}, "burst must be a whole number from 1 to 1000000, got 10000000"),
-    (
-        {"singleton": True, "lock_until": "done"},
-        "until must be one of 'finished', 'started', 'expires', got",
-    ),
+    ({"singleton": True, "lock_until": "done"}, "until must be one of 'finished', 'started', 'expires', got"),
     ({"singleton": True, "remember": "1h"}, "from 0 to 315360000, got '1h': write remember=3600"),
     ({"singleton": True, "unique_on": ["id"]}, "unique_on names 'id', but the task takes amount, order_id"),
     (
@@ -105,10 +84,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     # -- limit
     ({"limit": "5"}, "got '5'; write limit=5"),
     ({"limit": "10/m"}, "got '10/m'; write rate='10/m'"),
-    (
-        {"limit": True},
-        "limit must be a whole number from 1 to 999999999, a Limit or a list of up to 8 of them, got True; write",
-    ),
+    ({"limit": True}, "a Limit or a list of up to 8 of them, got True; write limit=5"),
     ({"limit": -1}, "got -1; write limit=5"),
     ({"limit": 0}, "got 0; write limit=1, or let none start for now: ThrottleControl(app).limit(task).pause()"),
     ({"limit": []}, "got []; write limit=5"),
@@ -160,32 +136,21 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"start_deadline": 30}, "start_deadline needs a limit: write limit=5, start_deadline=30"),
     ({"limit": 2, "start_deadline": 0}, "from 0.001 to 315360000, got 0: write start_deadline=30"),
     ({"limit": 2, "start_deadline": 10**12}, "from 0.001 to 315360000, got 1000000000000: write start_deadline=30"),
-    (
-        {"limit": 2, "max_parked": 0},
-        "max_parked must be a whole number from 1 to 999999999, got 0: write",
-    ),
+    ({"limit": 2, "max_parked": 0}, "max_parked must be a whole number from 1 to 999999999, got 0: write"),
     ({"limit": 2, "max_parked": "100"}, "got '100': write max_parked=1000"),
     ({"burst": 5}, "burst needs a rate beside it: write rate='100/m', burst=5"),
-    (
-        {"key": "order_id", "burst": 5},
-        "key, burst needs a rate beside it: write rate='100/m', key='order_id', burst=5",
-    ),
+    ({"key": "order_id", "burst": 5}, "key, burst needs a rate beside it: write rate='100/m', key='order_id', burst=5"),
     ({"weights": {"a": 2}}, "a limit or a rate beside it: write limit=5, fair_by='tenant_id', weights={'a': 2}"),
     ({"limit": Limit("a", 2, key="order_id"), "max_parked": 7}, "limit=Limit('a', 2, key='order_id', max_parked=7)"),
     ({"max_parked": 100}, "max_parked needs a limit or a rate beside it: write limit=5, max_parked=100"),
     # -- rate, burst
     ({"rate": 0}, "got 0: write '10/s', '100/m'"),
     ({"rate": True}, "got True: write '10/s'"),
-    ({"rate": 2.5}, "got 2.5: write '10/s'"),
     ({"rate": b"10/s"}, "got b'10/s': write '10/s'"),
     ({"rate": (100, 60)}, "got 100: write '10/s'"),
     ({"rate": timedelta(seconds=2)}, "got datetime.timedelta(seconds=2): write '10/s'"),
-    ({"rate": "100 per minute"}, "got '100 per minute': write '100/m'"),
-    ({"rate": "100/10s"}, "got '100/10s': write '10/s'"),
     ({"rate": "10/s, 500/h"}, "got '10/s, 500/h': write '10/s'"),
-    ({"rate": "5/month"}, "got '5/month': write '10/s'"),
     ({"rate": "100/M"}, "got '100/M': write '100/m'"),
-    ({"rate": "100"}, "got '100': write '10/s', '100/m', '5000/h' or '1/d'"),
     ({"rate": ""}, "got '': write '10/s'"),
     ({"rate": "-1/s"}, "got '-1/s': write '10/s'"),
     ({"rate": f"{10**13}/s"}, "got '10000000000000/s': write a number from 1 to 1000000000000"),
@@ -193,10 +158,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": ["10/s", "5000/h"]}, "10/s never matters beside 5000/h with a burst of 1, which starts one every 0.72 s"),
     ({"limit": 2, "burst": 3}, "burst needs a rate beside it: write rate='100/m', burst=10"),
     ({"rate": "1/s", "burst": [1, 2]}, "burst [1, 2] has 2 numbers for 1 rate: give one for all, burst=10, or one for"),
-    (
-        {"rate": "1/s", "burst": "10"},
-        "burst must be a whole number from 1 to 1000000, got '10': write burst=10",
-    ),
+    ({"rate": "1/s", "burst": "10"}, "burst must be a whole number from 1 to 1000000, got '10': write burst=10"),
     # -- singleton
     ({"singleton": 1}, "singleton must be True or False, got 1: write singleton=True"),
     ({"singleton": "order_id"}, "got 'order_id': write singleton=True, unique_on=['order_id']"),
@@ -208,10 +170,8 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         "unique_on names 'order', but the task takes amount, order_id: did you mean",
     ),
     ({"singleton": True, "lock_until": "until_executed"}, "got 'until_executed': write lock_until='finished'"),
-    ({"singleton": True, "lock_until": "executing"}, "got 'executing': write lock_until='finished'"),
     ({"singleton": True, "lock_until": 60}, "got 60: write lock_until='finished'"),
     ({"singleton": True, "lock_until": True}, "got True: write lock_until='finished'"),
-    ({"singleton": True, "lock_until": "success"}, "got 'success': write lock_until='finished'"),
     ({"singleton": True, "on_conflict": "rais"}, "got 'rais': write on_conflict='raise'"),
     ({"singleton": True, "on_conflict": "replaces"}, "got 'replaces': write on_conflict='replace'"),
     ({"on_conflict": "raise"}, "on_conflict needs singleton=True beside it: write singleton=True, on_conflict='raise'"),
@@ -232,22 +192,10 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         {"singleton": True, "lock_until": "expires", "on_conflict": "keep_last"},
         "makes no sense: use lock_until='finished'",
     ),
-    (
-        {"singleton": True, "lock_ttl": "1h"},
-        "lock_ttl must be seconds or a timedelta, from 1 to 315360000",
-    ),
+    ({"singleton": True, "lock_ttl": "1h"}, "lock_ttl must be seconds or a timedelta, from 1 to 315360000"),
     ({"singleton": True, "lock_ttl": 0}, "got 0: write lock_ttl=3600"),
     ({"lock_ttl": 60, "remember": 5}, "lock_ttl, remember needs singleton=True beside it"),
 ]
-
-
-@pytest.mark.parametrize(("options", "said"), BOUND, ids=map(str, range(len(BOUND))))
-def test_message_when_a_task_is_bound(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        task_of(**options)
-    assert str(raised.value).startswith("Task shop.f: ")
-    assert said in str(raised.value)
-    assert FIX.search(str(raised.value))
 
 
 def written(message: str, names: dict[str, Any]) -> list[dict[str, Any]]:
@@ -263,22 +211,20 @@ def written(message: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     return []
 
 
-@pytest.mark.parametrize("options", [options for options, _ in BOUND], ids=map(str, range(len(BOUND))))
-def test_suggested_text_works(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        task_of(**options)
-    wrong = re.findall(r"\w+", str(raised.value).removeprefix("Task shop.f: ").removeprefix("unknown option"))[0]
-    for fix in written(str(raised.value), {"Limit": Limit}):
+@pytest.mark.parametrize(("options", "said"), BOUND, ids=map(str, range(len(BOUND))))
+def test_message_when_a_task_is_bound_has_a_fix_that_works(options: dict[str, Any], said: str) -> None:
+    message = message_of(lambda: task_of(body, **options))
+    assert message.startswith("Task shop.f: ")
+    assert said in message
+    assert FIX.search(message)
+    wrong = re.findall(r"\w+", message.removeprefix("Task shop.f: ").removeprefix("unknown option"))[0]
+    for fix in written(message, {"Limit": Limit}):  # which works
         task_of(any_arguments, **{name: value for name, value in options.items() if name != wrong} | fix)
 
 
 def test_most_messages_have_a_tested_suggestion() -> None:
-    tried = 0
-    for options, _ in BOUND:
-        with pytest.raises(ConfigurationError) as raised:
-            task_of(**options)
-        tried += bool(written(str(raised.value), {"Limit": Limit}))
-    assert tried > len(BOUND) * 0.7
+    messages = [message_of(partial(task_of, body, **options)) for options, _ in BOUND]
+    assert sum(bool(written(message, {"Limit": Limit})) for message in messages) > len(BOUND) * 0.7
 
 
 #: Misspelt options, and the right ones.
@@ -292,8 +238,8 @@ MISSPELT = [
 
 @pytest.mark.parametrize(("name", "meant"), MISSPELT, ids=[name for name, _ in MISSPELT])
 def test_message_for_a_misspelt_option(name: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^Task shop\.f: unknown option '{name}', did you mean '{meant}'\?$"):
-        task_of(limit=2, **{name: 5})
+    message = message_of(lambda: task_of(body, limit=2, **{name: 5}))
+    assert message == f"Task shop.f: unknown option '{name}', did you mean '{meant}'?"
 
 
 #: Options of one call, which Celery would send along without effect.
@@ -314,10 +260,9 @@ OF_A_CALL: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "said"), OF_A_CALL, ids=map(str, range(len(OF_A_CALL))))
 def test_message_for_the_options_of_a_call(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        task_of(singleton=True).apply_async((1,), **options)
-    assert str(raised.value).startswith("Task shop.f: ")
-    assert said in str(raised.value)
+    message = message_of(lambda: task_of(body, singleton=True).apply_async((1,), **options))
+    assert message.startswith("Task shop.f: ")
+    assert said in message
 
 
 #: Settings of others, and tasks that have nothing of ours: a warning at the worker's start.
@@ -333,7 +278,7 @@ WARNED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("conf", "options", "said"), WARNED, ids=map(str, range(len(WARNED))))
 def test_worker_warns_of_mistakes(conf: dict[str, Any], options: dict[str, Any], said: str) -> None:
-    task = task_of(**options)
+    task = task_of(body, **options)
     task.app.conf.update(**conf)
     (remark,) = remarks(task.app)
     assert said in remark
@@ -353,7 +298,7 @@ def test_worker_warns_of_mistakes(conf: dict[str, Any], options: dict[str, Any],
     ids=map(str, range(7)),
 )
 def test_functions_that_can_work(function: Any) -> None:
-    assert task_of(limit=2, key=function, fair_by=function, singleton=True, unique_on=function)
+    assert task_of(body, limit=2, key=function, fair_by=function, singleton=True, unique_on=function)
 
 
 def no_key(order_id: Any, amount: int = 0) -> None:
@@ -369,21 +314,13 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
         (1,),
         "the function given as key raised TypeError: 'int' object is not subscriptable",
     ),
-    (
-        {"limit": 2, "key": lambda customer: 1},
-        (1, 2),
-        "the function given as key takes (customer), but the call has 2",
-    ),
+    ({"limit": 2, "key": lambda customer: 1}, (1, 2), "the function given as key takes (customer), but the call has 2"),
     ({"limit": 2, "key": "order_id"}, (object(),), "key: cannot compare object values: name an argument that is text"),
     ({"limit": 2, "fair_by": "order_id"}, (object(),), "fair_by: cannot compare object values"),
     ({"limit": 2, "key": "order_id.customer"}, (3,), "key: the call has no 'order_id.customer', only order_id, amount"),
     ({"limit": 2, "key": "order_id", "typing": False}, (), "key: the call has no 'order_id' (missing order_id)"),
     ({"limit": 2, "cost": lambda *_: "3"}, (1,), "cost must be a whole number from 1 to 100000, got '3': write cost=2"),
-    (
-        {"singleton": True},
-        (object(),),
-        "cannot compare its arguments with those of another call",
-    ),
+    ({"singleton": True}, (object(),), "cannot compare its arguments with those of another call"),
     (
         {"singleton": True, "unique_on": ["order_id"], "typing": False},
         (),
@@ -394,31 +331,24 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
 
 @pytest.mark.parametrize(("options", "args", "said"), CALLED, ids=map(str, range(len(CALLED))))
 def test_message_for_the_caller(options: dict[str, Any], args: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        task_of(**options).delay(*args)
-    assert str(raised.value).startswith("Task shop.f: ")
-    assert said in str(raised.value)
+    message = message_of(lambda: task_of(body, **options).delay(*args))
+    assert message.startswith("Task shop.f: ")
+    assert said in message
 
 
 def test_error_of_a_function_is_kept_as_the_cause() -> None:
     with pytest.raises(ConfigurationError) as raised:
-        task_of(limit=2, key=lambda order_id: {}[order_id]).delay(7)
+        task_of(body, limit=2, key=lambda order_id: {}[order_id]).delay(7)
     assert isinstance(raised.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ((), "missing order_id"),
-        ((1, 2, 3), "too many positional arguments"),
-    ],
-)
+@pytest.mark.parametrize(("args", "said"), [((), "missing order_id"), ((1, 2, 3), "too many positional arguments")])
 @pytest.mark.parametrize("name", ["locked_by", "unlock"])
 @pytest.mark.parametrize("unique_on", [None, ["order_id"]])
 def test_whose_lock(name: str, unique_on: Any, args: tuple[Any, ...], said: str) -> None:
-    task = task_of(singleton=True, unique_on=unique_on)
-    with pytest.raises(ConfigurationError, match=rf"^Task shop\.f: these are not its arguments: {said}$"):
-        getattr(task, name)(*args)
+    task = task_of(body, singleton=True, unique_on=unique_on)
+    message = message_of(lambda: getattr(task, name)(*args))
+    assert message == f"Task shop.f: these are not its arguments: {said}"
 
 
 OTHERS: list[tuple[Callable[..., object], str]] = [
@@ -434,23 +364,13 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: RateLimited(30, max_rounds=-1), "max_rounds must be a whole number from 0 to 999999999, got -1: write"),
     (lambda: RateLimited(30, max_retries=5), "takes no max_retries=5: write max_rounds=10"),
     (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),
-    (
-        lambda: settings(throttle_limits={"gpu": 3}),
-        "set limits on the tasks, @app.task(base=Throttled, limit=5)",
-    ),
+    (lambda: settings(throttle_limits={"gpu": 3}), "set limits on the tasks, @app.task(base=Throttled, limit=5)"),
     (lambda: settings(throttle_rate="5/s"), "set limits on the tasks"),
-    (lambda: settings(THROTTLE_LEASE=5), "Setting 'THROTTLE_LEASE' has no effect in capitals: write 'throttle_lease'"),
     (lambda: settings(throttle_url="redis://host/abc"), "throttle_url: the database must be a number, got 'abc'"),
     # -- Limit
-    (
-        Limit,
-        "Limit needs name: it takes name, permits, key, rate, burst, fair_by, weights, max_parked, group",
-    ),
+    (Limit, "Limit needs name: it takes name, permits, key, rate, burst, fair_by, weights, max_parked, group"),
     (lambda: Limit(5, "gpu"), "Limit name must be 1 to 200 printable characters, got 5: write name='gpu'"),
-    (
-        lambda: Limit("gpu", "100/m"),
-        "Limit 'gpu': permits must be a whole number, got",
-    ),
+    (lambda: Limit("gpu", "100/m"), "Limit 'gpu': permits must be a whole number, got"),
     (lambda: Limit("gpu", "100/m"), "got '100/m': write Limit('gpu', rate='100/m')"),
     (lambda: Limit("gpu", 10**30), f"got {10**30}: write permits=4"),
     (lambda: Limit("gpu", limit=4), "Limit 'gpu' takes no limit=4: write Limit('gpu', 4)"),
@@ -459,23 +379,14 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: Limit("gpu", 4, cost=2), "takes no cost=2: set it on the task, @app.task(base=Throttled, limit=Limit("),
     (lambda: Limit("gpu", 4, lease=60), "takes no lease=60: set throttle_lease"),
     (lambda: Limit("gpu", 4, colour=1), "takes no colour=1: it takes name, permits, key, rate"),
-    (
-        lambda: Limit("gpu", 4, group="a:b"),
-        "group must be text without colons, got 'a:b': write group='eu'",
-    ),
+    (lambda: Limit("gpu", 4, group="a:b"), "group must be text without colons, got 'a:b': write group='eu'"),
     (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key='a.b'"),
     # -- RateLimited
     (lambda: RateLimited(countdown=5), "RateLimited takes no countdown=5: write RateLimited(30)"),
     (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, from 0 to 315360000, got -1: write"),
-    (
-        lambda: RateLimited(10**12),
-        "got 1000000000000: write retry_after=30",
-    ),
+    (lambda: RateLimited(10**12), "got 1000000000000: write retry_after=30"),
     # -- acquire, reserve
-    (
-        lambda: GPU.acquire("5"),
-        "Limit 'gpu': timeout must be seconds or a timedelta, 0 or more, got '5': write",
-    ),
+    (lambda: GPU.acquire("5"), "Limit 'gpu': timeout must be seconds or a timedelta, 0 or more, got '5': write"),
     (lambda: GPU.acquire(blocking=False), "Limit 'gpu': acquire takes no blocking=False: write timeout=0 not to wait"),
     (lambda: GPU.acquire(5, "acme"), "Limit 'gpu': acquire takes 'acme' by its name alone: write key='acme'"),
     (lambda: Limit("one", 1).acquire(cost=2, app=APP), "Limit 'one': cost 2 is more than its 1 permit: raise the one"),
@@ -519,10 +430,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
         "a task's id or what delay() returned is wanted, got '': write explain(result.id)",
     ),
     (lambda: ThrottleControl(APP).holders(key="acme"), "write throttle.limit('tenant', key='acme').holders()"),
-    (
-        lambda: control().override("5"),
-        "Limit gpu: permits must be a whole number from 1 to 999999999, got '5'",
-    ),
+    (lambda: control().override("5"), "Limit gpu: permits must be a whole number from 1 to 999999999, got '5'"),
     (lambda: control().override(0), "got 0: write pause() to let none start"),
     (lambda: control().override(10**12), "from 1 to 999999999, got 1000000000000: write override(5)"),
     (lambda: control().override(2, 60), "LimitControl 'gpu': override takes 60 by its name alone: write until=60"),
@@ -546,30 +454,21 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
         lambda: settings(throttle_prefix="a b"),
         "throttle_prefix must be text without braces, wildcards and blanks, got 'a b'",
     ),
-    (
-        lambda: settings(throttle_group="a:b"),
-        "throttle_group must be text without colons, got",
-    ),
+    (lambda: settings(throttle_group="a:b"), "throttle_group must be text without colons, got"),
     (
         lambda: settings(throttle_lease="60"),
         "throttle_lease must be seconds or a timedelta, from 1 to 86400, got '60': write",
     ),
     (lambda: settings(throttle_lease=timedelta(days=2)), "timedelta(days=2): write throttle_lease=60"),
     (lambda: settings(throttle_lease=10**12), "to 86400, got 1000000000000: write throttle_lease=60"),
-    (
-        lambda: settings(throttle_reap_every=0),
-        "throttle_reap_every must be seconds or a timedelta, from 1 to 86400",
-    ),
+    (lambda: settings(throttle_reap_every=0), "throttle_reap_every must be seconds or a timedelta, from 1 to 86400"),
     (lambda: settings(throttle_on_store_error="open"), "one of 'hold', 'run', 'fail', got 'open': write"),
     (lambda: settings(throttle_on_store_error="FAIL"), "write throttle_on_store_error='fail'"),
     (
         lambda: settings(throttle_result_state=True),
         "Unknown setting 'throttle_result_state': leave it out, and connect a receiver to celery_throttle.signals",
     ),
-    (
-        lambda: settings(throttle_enabled="false"),
-        "must be True or False, got 'false': write throttle_enabled=False",
-    ),
+    (lambda: settings(throttle_enabled="false"), "must be True or False, got 'false': write throttle_enabled=False"),
     (lambda: settings(throttle_enabled=1), "got 1: write throttle_enabled=True"),
     (
         lambda: settings(throttle_backend="redis://h"),
@@ -593,10 +492,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: AsyncIdentityLock(CLIENT), "client must be a redis.asyncio.Redis, got a redis.client.Redis: or use"),
     (lambda: IdentityLock(CLIENT, leese=60), "IdentityLock takes no leese=60: did you mean lease=?"),
     (lambda: IdentityLock(CLIENT, "shop"), "IdentityLock takes 'shop' by its name alone: write prefix='shop'"),
-    (
-        lambda: IdentityLock(CLIENT, lease=0),
-        "lease must be seconds or a timedelta, from 0.01 to 315360000, got 0:",
-    ),
+    (lambda: IdentityLock(CLIENT, lease=0), "lease must be seconds or a timedelta, from 0.01 to 315360000, got 0:"),
     (lambda: IdentityLock(CLIENT).acquire("a", timeout=5), "timeout=5 is for blocking=True"),
     (lambda: FairSemaphore(CLIENT, "gpu"), "FairSemaphore needs limit: it takes client, name, limit, lease, prefix"),
     (
@@ -614,9 +510,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
 
 @pytest.mark.parametrize(("make", "said"), OTHERS, ids=map(str, range(len(OTHERS))))
 def test_other_messages(make: Callable[..., object], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        make()
-    assert said in str(raised.value)
+    assert said in message_of(make)
 
 
 @pytest.mark.parametrize(
@@ -624,9 +518,7 @@ def test_other_messages(make: Callable[..., object], said: str) -> None:
     ["http://ana:secret@host/0", "valkey://ana:secret@host/0", "redis://a;redis://ana:secret@b", "ana:secret@host"],
 )
 def test_no_message_has_a_password(url: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        settings(throttle_url=url)
-    assert "secret" not in str(raised.value)
+    assert "secret" not in message_of(lambda: settings(throttle_url=url))
 
 
 def with_the_limit() -> None:
@@ -656,16 +548,11 @@ def with_what_is_for_asyncio() -> None:
             GPU.release,
             "Limit 'gpu': release() gives back a permit: write permit = limit.acquire(), then permit.release()",
         ),
-        (
-            with_what_is_for_asyncio,
-            "acquire_async is for async with: or write with limit.acquire(timeout=30): ...",
-        ),
+        (with_what_is_for_asyncio, "acquire_async is for async with: or write with limit.acquire(timeout=30): ..."),
     ],
 )
 def test_a_limit_is_no_permit(wrong: Callable[[], object], said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        wrong()
-    assert str(raised.value) == said
+    assert message_of(wrong) == said
 
 
 def test_internal_error_is_not_reported_as_a_mistake() -> None:

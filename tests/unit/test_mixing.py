@@ -116,19 +116,6 @@ class OfThose(Instead):
     abstract = True
 
 
-@pytest.mark.parametrize(
-    ("base", "made_of"),
-    [
-        (Before, ["Before", "Own", "Throttled"]),
-        (Without, ["Without", "Throttled"]),
-        (Instead, ["Instead", "Throttled", "Other"]),
-        (OfThose, ["OfThose", "Instead", "Throttled", "Other"]),
-    ],
-)
-def test_class_with_its_own_values_stays_as_it_is(base: Any, made_of: list[str]) -> None:
-    assert classes(task_of(make_app(), base, limit=5)) == made_of
-
-
 class OwnThrottled(Throttled):
     """A project in which everything can be throttled."""
 
@@ -141,16 +128,20 @@ class Special(Throttled):
 
 
 @pytest.mark.parametrize(
-    ("base", "made_of"),
+    ("of_the_app", "base", "made_of"),
     [
-        (None, ["OwnThrottled", "Throttled"]),
-        (Throttled, ["OwnThrottled", "Throttled"]),
-        (OwnThrottled, ["OwnThrottled", "Throttled"]),
-        (Special, ["Special", "OwnThrottled", "Throttled"]),
+        pytest.param(Own, Before, ["Before", "Own", "Throttled"], id="one with its own values stays as it is"),
+        (Own, Without, ["Without", "Throttled"]),
+        (Own, Instead, ["Instead", "Throttled", "Other"]),
+        (Own, OfThose, ["OfThose", "Instead", "Throttled", "Other"]),
+        pytest.param(OwnThrottled, None, ["OwnThrottled", "Throttled"], id="of an app whose own class is throttled"),
+        (OwnThrottled, Throttled, ["OwnThrottled", "Throttled"]),
+        (OwnThrottled, OwnThrottled, ["OwnThrottled", "Throttled"]),
+        (OwnThrottled, Special, ["Special", "OwnThrottled", "Throttled"]),
     ],
 )
-def test_an_app_whose_own_class_is_throttled(base: Any, made_of: list[str]) -> None:
-    app = make_app(OwnThrottled)
+def test_classes_that_a_task_is_made_of(of_the_app: Any, base: Any, made_of: list[str]) -> None:
+    app = make_app(of_the_app)
     assert classes(task_of(app, base, limit=5)) == made_of
     assert policies_of(app)["shop.render"].limits[0].permits == 5
 

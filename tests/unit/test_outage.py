@@ -33,16 +33,11 @@ class Request:
         self.happened.append(f"rejected {requeue}")
 
 
-def test_the_message_goes_when_the_result_is_there() -> None:
-    request = Request()
+@pytest.mark.parametrize(("rejects", "then"), [(False, "acknowledged"), (True, "rejected False")])
+def test_the_message_goes_when_the_result_is_there(*, rejects: bool, then: str) -> None:
+    request = Request(rejects=rejects)
     fail(request, ValueError("no"))
-    assert request.happened == ["told", "acknowledged"]
-
-
-def test_it_is_rejected_then_if_the_task_wants_that() -> None:
-    request = Request(rejects=True)
-    fail(request, ValueError("no"))
-    assert request.happened == ["told", "rejected False"]
+    assert request.happened == ["told", then]
 
 
 @pytest.mark.parametrize("rejects", [True, False])

@@ -144,19 +144,20 @@ def test_changes_are_sent_in_the_order_in_which_they_happened() -> None:
     assert happened == [("acked", "a"), ("ended", "b"), ("passed", "c"), ("ended", "d"), ("began", "e")]
 
 
-def test_older_copy_of_a_refused_call_leaves_it_unacknowledged() -> None:
-    """Else the next call would tell that it was acknowledged, and it would run again after it has."""
+@pytest.mark.parametrize(
+    ("copied", "rows_of_next"),
+    [
+        # Else the next call would tell that they were acknowledged, and they would run again after they have.
+        pytest.param(True, [("ended", "asks"), ("unacked", "a"), ("unacked", "back a")], id="an older copy may come"),
+        pytest.param(False, [], id="sent once"),
+    ],
+)
+def test_call_after_a_refused_one_undoes_its_older_copy(copied: bool, rows_of_next: list[tuple[str, str]]) -> None:
+    """Its messages are not acknowledged, and it keeps no permit."""
     outbox = Outbox()
     outbox.arrived += [run_of("asks"), to_park("a"), limited("back a")]
-    outbox.put_back(outbox.next_batch(0), copied=True)
-    assert tasks(outbox.next_batch(0), "unacked") == ["a", "back a"]
-
-
-def test_older_copy_of_a_refused_call_keeps_no_permit() -> None:
-    outbox = Outbox()
-    outbox.arrived += [run_of("asks"), to_park("a")]
-    outbox.put_back(outbox.next_batch(0), copied=True)
-    assert tasks(outbox.next_batch(0), "ended") == ["asks"]
+    outbox.put_back(outbox.next_batch(0), copied=copied)
+    assert [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed] == rows_of_next
 
 
 @pytest.mark.usefixtures("later")
@@ -189,13 +190,6 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     assert [row.to.task for row in rows(batch, "passed") if row.to] == ["next a", "next b"]
     assert not batch.arrived, "a full store first gets the rows that it takes"
     assert [run.request.id for run in outbox.next_batch(0).arrived] == ["back a", "back b"]
-
-
-def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
-    outbox = Outbox()
-    outbox.arrived += [to_park("a"), limited("back a")]
-    outbox.put_back(outbox.next_batch(0), copied=False)
-    assert not outbox.next_batch(0).exchange.changed
 
 
 def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
@@ -274,19 +268,25 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
     assert sum(len(rows(call, "ended")) for call in said) == 120
 
 
-def test_messages_of_one_call_have_so_many_bytes_at_most() -> None:
+@pytest.mark.parametrize(
+    ("arrived", "taken"),
+    [
+        pytest.param(
+            [to_park(str(number), size) for number, size in enumerate([4, 4, 4, 99, 1])],
+            [["0", "1"], ["2"], ["3"], ["4"]],
+            id="one that is too large goes alone",
+        ),
+        pytest.param(
+            [to_park("a", 4), limited("b", 4), run_of("c"), limited("d", 4), to_park("e", 4)],
+            [["a", "b", "c"], ["d", "e"], []],
+            id="returned and parked ones share them",
+        ),
+    ],
+)
+def test_messages_of_one_call_have_so_many_bytes_at_most(arrived: list[Run], taken: list[list[str]]) -> None:
     outbox = Outbox()
-    for number, size in enumerate([4, 4, 4, 99, 1]):
-        outbox.arrived.append(to_park(str(number), size))
-    taken = [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in range(4)]
-    assert taken == [["0", "1"], ["2"], ["3"], ["4"]], "one that is too large goes alone"
-
-
-def test_returned_and_parked_tasks_share_the_bytes_of_a_call() -> None:
-    outbox = Outbox()
-    outbox.arrived += [to_park("a", 4), limited("b", 4), run_of("c"), limited("d", 4), to_park("e", 4)]
-    taken = [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in range(3)]
-    assert taken == [["a", "b", "c"], ["d", "e"], []]
+    outbox.arrived += arrived
+    assert [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in taken] == taken
 
 
 def test_runs_are_parked_in_the_order_in_which_they_came(later: Callable[[float], None]) -> None:

@@ -50,31 +50,6 @@ class Connection:
         self.turn()
 
 
-def test_with_a_limit_of_tasks_with_an_eta() -> None:
-    prefetch = Prefetch()
-    connection = Connection(SLOTS, prefetch, most=100)
-    prefetch.let_in(1000)
-    connection.turn()
-    assert connection.told[-1] == SLOTS + 1000
-    prefetch.let_in(0)
-    connection.turn()
-    assert connection.told[-1] == SLOTS
-
-
-def test_after_a_reconnect_with_tasks_that_still_run() -> None:
-    """Celery lets less in then, and a bit more each time that a message is acknowledged."""
-    prefetch = Prefetch()
-    connection = Connection(1, prefetch)
-    prefetch.let_in(10)
-    connection.turn()
-    for value in (2, 3, 4, 4):
-        connection.end_old_task()
-        assert connection.told[-1] == value + 10
-    prefetch.let_in(0)
-    connection.turn()
-    assert connection.told[-1] == SLOTS
-
-
 def test_tasks_held_for_an_earlier_connection() -> None:
     prefetch = Prefetch()
     before = Connection(SLOTS, prefetch)
@@ -112,16 +87,6 @@ def test_messages_during_a_change_of_the_count(value: int) -> None:
         connection.turn()
     assert connection.told == [SLOTS, value + 1, value + 2, value + 3]
     assert connection.qos.prev == connection.qos.value
-
-
-def test_no_limit_is_none() -> None:
-    prefetch = Prefetch()
-    connection = Connection(0, prefetch)
-    prefetch.let_in(5)
-    connection.turn()
-    prefetch.let_in(0)
-    connection.turn()
-    assert set(connection.told) == {0}
 
 
 def test_count_fits_the_protocol() -> None:

@@ -108,10 +108,7 @@ BOOKED = (True, TWO, 0.6, "id", None)
             SetAside("6f0c", "not readable", NOON, "{"),
             "6f0c: set aside since 2026-11-22 12:00:05 UTC, its record is not readable",
         ),
-        (
-            CHANGE,
-            "2026-11-22 12:00:05 UTC ana: override api, 8 -> 20 permits, until 14:00 UTC (their big day)",
-        ),
+        (CHANGE, "2026-11-22 12:00:05 UTC ana: override api, 8 -> 20 permits, until 14:00 UTC (their big day)"),
         (
             replace(CHANGE, action="disable", key="acme", after=replace(ANA, until=None), permits_after=None, why=""),
             "2026-11-22 12:00:05 UTC ana: disable api[acme], 8 -> any number of permits",
@@ -135,10 +132,7 @@ BOOKED = (True, TWO, 0.6, "id", None)
             LockStatus("ab12", "6f0c", None, "queued", NOON, 5.0, 0, None, "7a1b"),
             "Task[6f0c] has lock ab12, queued since 2026-11-22 12:00:05 UTC, it ends in 5.0 s, next 7a1b",
         ),
-        (
-            LOCKED,
-            "6f0c is running since 2026-11-22 12:00:05 UTC, the lock ends in 59 s, fencing token 17",
-        ),
+        (LOCKED, "6f0c is running since 2026-11-22 12:00:05 UTC, the lock ends in 59 s, fencing token 17"),
         (
             replace(LOCKED, state="done", next_id="7a1b"),
             ("6f0c is done, started 2026-11-22 12:00:05 UTC, the lock ends in 59 s, fencing token 17, next 7a1b"),

@@ -10,6 +10,7 @@ from celery import Celery, Task
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.tasks.remarks import remarks
+from tests.unit.refusals import make_app
 
 
 def nothing(order_id: object = None) -> None:
@@ -93,7 +94,7 @@ def test_a_setting_that_lacks_the_namespace() -> None:
 def test_body_that_is_never_awaited() -> None:
     async def body() -> None: ...
 
-    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app = make_app()
     app.task(body, name="shop.f", shared=False, base=Throttled, limit=5)
     app.task(body, name="shop.plain", shared=False)
     (remark,) = remarks(app)

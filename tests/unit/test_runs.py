@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -24,31 +23,25 @@ class Channel:
             raise ConnectionError(tag, multiple)
 
 
-@pytest.fixture
-def run() -> Callable[..., Run]:
-    def make(*, gone: bool, late: bool) -> Run:
-        message = Delivered(channel=Channel(gone=gone), delivery_tag="1", body="")
-        request = SimpleNamespace(
-            message=message, acknowledged=True, task=SimpleNamespace(acks_late=late), delivery_info=None
-        )
-        message.ack_log_error(SimpleNamespace(critical=lambda *_, **__: None), (ConnectionError,))
-        return Run(request, epoch=1)
-
-    return make
-
-
 @pytest.mark.parametrize("late", [False, True])
-def test_unacknowledged_message_is_at_the_broker(run: Callable[..., Run], late: bool) -> None:
-    """The connection broke without notice: it is delivered again, and its run must be on record."""
-    assert run(gone=True, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.BROKER
-    assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_message_of_a_connection_that_is_gone_may_come_again(run: Callable[..., Run], late: bool) -> None:
-    """The broker may have put it back before the acknowledgement arrived."""
-    assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=2).message is Message.BROKER
-    assert run(gone=False, late=late).facts(Result.NOTHING, began=True, epoch=2).message is Message.NOBODY
+@pytest.mark.parametrize(
+    ("gone", "epoch", "result", "where"),
+    [
+        # The connection broke without notice: it is delivered again, and its run must be on record.
+        pytest.param(True, 1, Result.SUCCESS, Message.BROKER, id="not acknowledged"),
+        pytest.param(False, 1, Result.SUCCESS, Message.NOBODY, id="acknowledged"),
+        # The broker may have put it back before the acknowledgement arrived.
+        pytest.param(False, 2, Result.SUCCESS, Message.BROKER, id="acknowledged on a connection that is gone"),
+        pytest.param(False, 2, Result.NOTHING, Message.NOBODY, id="the same, without a result"),
+    ],
+)
+def test_where_the_message_is_after_a_run(gone: bool, epoch: int, result: Result, where: Message, late: bool) -> None:
+    message = Delivered(channel=Channel(gone=gone), delivery_tag="1", body="")
+    request = SimpleNamespace(
+        message=message, acknowledged=True, task=SimpleNamespace(acks_late=late), delivery_info=None
+    )
+    message.ack_log_error(SimpleNamespace(critical=lambda *_, **__: None), (ConnectionError,))
+    assert Run(request, epoch=1).facts(result, began=True, epoch=epoch).message is where
 
 
 def test_an_attempt_is_later_than_those_before_it() -> None:

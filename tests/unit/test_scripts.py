@@ -65,15 +65,6 @@ def test_a_worker_puts_all_texts_together_before_its_loop_begins() -> None:
     assert Script.of_gate.cache_info().currsize == len(NAMES)
 
 
-@each_script
-def test_script_header_lists_arguments_and_results(name: str) -> None:
-    """The first lines of each are its documentation; 6.2 does not know shebangs."""
-    text = own_text(name)
-    assert text.startswith("-- ")
-    assert "-- KEYS, ARGV[1] as in shared/begin.lua" in text
-    assert "-- Returns " in text
-
-
 def test_no_script_uses_a_key_that_is_not_declared() -> None:
     """The first argument of every command is one of the keys, or a name for one of them, so a cluster can route it."""
     declared = set(re.findall(r"[A-Z][A-Z_]+", re.sub(r"--.*", "", _declaration())))

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakSet
 
 import pytest
-from celery import Celery, shared_task
+from celery import shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.core.settings import Settings
 from celery_throttle.core.sites import Sites
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.worker.celery_side.tasks import Tasks
+from tests.unit.refusals import make_app
 
-
-@pytest.fixture(autouse=True)
-def _nobody_elses_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Shared tasks of other tests must not come to these apps, nor these tasks to theirs.
-    monkeypatch.setattr("celery._state._on_app_finalizers", set())
-    monkeypatch.setattr("celery._state._apps", WeakSet())
+pytestmark = pytest.mark.usefixtures("_alone")
 
 
 @pytest.fixture
 def alone() -> Any:
     """The only app of the process."""
     return make_app("alone")
-
-
-def make_app(name: str) -> Any:
-    return Celery(name, broker="redis://127.0.0.1:1/0", set_as_current=False)
 
 
 def nothing(a: object = None) -> None:

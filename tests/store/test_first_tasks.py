@@ -1,0 +1,220 @@
+"""The first task of each line, and the task of each limit that waits for longest: many with one call."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime
+
+import pytest
+from redis import Redis
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
+from celery_throttle.store.parked_tasks import First, Oldest, read_firsts, read_oldest
+from tests.store.cost import cost_of_reading
+from tests.store.peek import KEY, check, pass_over, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, terms
+from tests.store.test_terms import in_turns
+
+API, TENANT, OTHER = Limit("api", 2), Limit("tenant", 1, key="tenant"), Limit("tenant-2", 1)
+ONE = terms(API).same
+MANY = [Limit(f"limit-{number}", 1) for number in range(40)]
+
+
+def of(tenant: str) -> Needs:
+    return terms(TENANT).needs({"keys": {"tenant": tenant}})
+
+
+def read_first(steering: Steering, *buckets: str) -> list[First | None]:
+    return read_firsts(steering.ask(steering.store.firsts(buckets)))
+
+
+def read_longest(steering: Steering, *limits: str) -> list[Oldest | None]:
+    return read_oldest(steering.ask(steering.store.oldest(limits)))
+
+
+def firsts(steering: Steering, *buckets: str) -> list[str | None]:
+    return [each and each.task_id for each in read_first(steering, *buckets)]
+
+
+def oldest(steering: Steering, *limits: str) -> list[tuple[str, str] | None]:
+    """Return the line in which the oldest parked task of each limit is, and that task."""
+    return [each and (each.bucket.text, each.first.task_id) for each in read_longest(steering, *limits)]
+
+
+@pytest.fixture
+def _passed_over(worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """A task that only the stranger could start is passed over, and one of the worker is next."""
+    steering.say(API, "pause")
+    stranger.put("left behind", ONE)
+    worker.put("next", ONE)
+    steering.unsay(API, "pause")
+    pass_over(redis, "api", "q2")
+    worker.look(0)
+    assert peek(redis).passed
+
+
+def test_first_task_of_each_line(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
+    for number in range(4):
+        (stranger, worker)[number % 2].put(f"api{number}", ONE)
+    for tenant in "ab":
+        for number in range(3):
+            worker.arrive(f"{tenant}{number}", of(tenant))
+    worker.know(MANY[0])
+    assert firsts(steering, "tenant\x1fb", "api", "limit-0", "tenant", "tenant\x1fa", "nope") == [
+        "b1", "api0", None, None, "a1", None,
+    ]  # fmt: skip
+    assert firsts(steering) == []
+
+
+def test_the_oldest_task_of_all_keys_is_found(worker: TermsCaller, steering: Steering) -> None:
+    for number in range(30):
+        worker.put(f"t{number}", of(f"k{number}"), age=number % 17)
+        worker.put(f"u{number}", of(f"k{number}"))
+    worker.put("plain", ONE)
+    worker.put("neighbour", terms(OTHER).same, age=3600)
+    assert oldest(steering, "tenant", "api", "tenant-2", "tenan", "nope") == [
+        ("tenant\x1fk16", "t16"), ("api", "plain"), ("tenant-2", "neighbour"), None, None,
+    ]  # fmt: skip
+    assert oldest(steering) == []
+
+
+def test_since_when_they_wait(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """A task that was sent back by a "slow down" goes first and keeps its time."""
+    run = worker.take("back", ONE)
+    worker.put("early", ONE, age=3600)
+    worker.put("older", terms(MANY[0]).same, age=60)
+    worker.send_back(run, 60)
+    seconds, microseconds = redis.time()
+
+    def wait(since: datetime | None) -> float:
+        assert since
+        return seconds + microseconds / 1_000_000 - since.timestamp()
+
+    waits = {each.task_id: wait(each.since) for each in read_first(steering, "api", "limit-0") if each}
+    assert list(waits) == ["back", "older"]
+    assert -0.01 < waits["back"] < 10
+    assert 60 - 0.01 < waits["older"] < 70
+    (longest,) = read_longest(steering, "limit-0")
+    assert longest
+    assert wait(longest.first.since) == waits["older"]
+
+
+def test_the_next_one_follows_when_the_oldest_starts_or_is_dropped(
+    worker: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    for number, tenant in enumerate("abc"):
+        worker.put(f"{tenant}0", of(tenant), age=100 - number)
+        worker.put(f"{tenant}1", of(tenant), age=50 - number)
+    steering.say("tenant", "pause")
+    steering.ask(steering.store.drop("", "ana", "", "", ["a0"]))
+    worker.look(1)  # the caller that dropped it gets the outcome, and it is gone
+    assert oldest(steering, "tenant") == [("tenant\x1fb", "b0")]
+    steering.unsay("tenant", "pause")
+    assert [each.task for each in worker.look(3).grants] == ["b0", "c0", "a1"]
+    assert oldest(steering, "tenant") == [("tenant\x1fb", "b1")]
+    check(peek(redis))
+
+
+@pytest.mark.usefixtures("_passed_over")
+def test_passed_over_task_is_still_first(worker: TermsCaller, steering: Steering) -> None:
+    assert firsts(steering, "api") == ["left behind"]
+    worker.look(1)
+    assert firsts(steering, "api", "limit-0") == ["left behind", None], "no stranger lane is there"
+
+
+@pytest.mark.usefixtures("_passed_over")
+def test_passed_over_task_still_waits_for_longest(stranger: TermsCaller, steering: Steering) -> None:
+    assert oldest(steering, "api") == [("api", "left behind")]
+    stranger.look(1)
+    assert oldest(steering, "api") == [("api", "next")]
+
+
+def test_longest_wait_of_several_lanes_is_first(
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    third = TermsCaller(redis, "bbbbbbbb", "q3")
+    steering.say(API, "pause")
+    stranger.put("left behind", ONE)
+    third.put("longer", ONE, age=60)
+    worker.put("next", ONE)
+    steering.unsay(API, "pause")
+    for queue in ("q3", "q2"):
+        pass_over(redis, "api", queue)
+        worker.look(0)
+    passed = peek(redis).passed
+    assert len(passed) == 2
+    for lane in passed:  # the lane that is in turn is first again
+        redis.zincrby(KEY["due"], 60_000, f"lane:{lane}")
+        assert firsts(steering, "api") == ["longer"]
+    worker.put("longest", ONE, age=90)
+    assert firsts(steering, "api") == ["longest"]
+
+
+def test_next_lane_in_turn_is_first(worker: TermsCaller, steering: Steering) -> None:
+    needs = in_turns(Limit("fair", 1, fair_by="who"))
+    held = worker.arrive("x", needs["a"])
+    for number in range(6):
+        worker.arrive(f"a{number}", needs["a"])
+    worker.arrive("b0", needs["b"])
+    assert held
+    for _ in range(7):
+        (first,) = firsts(steering, "fair")
+        (held,) = worker.release(held, slots=1).grants  # type: ignore[assignment]
+        assert held.task == first
+    assert firsts(steering, "fair") == [None]
+
+
+def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering
+) -> None:
+    needs = in_turns(Limit("fair", 1, fair_by="who"))
+    run = worker.take("a", needs["a"])
+    for number in range(5):
+        worker.arrive(f"a{number}", needs["a"])
+    worker.release(run, slots=1)
+    stranger.arrive("b", needs["b"])
+    assert firsts(steering, "fair") == ["b"]
+    assert oldest(steering, "fair") == [("fair", "a1")]
+
+
+def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    chance = random.Random(7)
+    for number in range(60):
+        worker.put(f"t{number}", of(f"k{chance.randrange(8)}"), age=chance.randrange(1000))
+        if chance.random() < 0.3:
+            worker.look(1)
+        store = peek(redis)
+        parked = store.parked
+        first = min(parked, key=lambda task: parked[task].ticket, default=None)
+        (found,) = oldest(steering, "tenant")
+        assert (found and found[1]) == first
+        check(store)
+
+
+def test_firsts_writes_nothing_and_costs_the_same_for_any_lines(
+    worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    call, costs = steering.store.firsts([limit.name for limit in MANY]), []
+    for limit in MANY:
+        worker.take(f"{limit.name} runs", terms(limit).same)
+    for batch in range(2):
+        for limit in MANY[:20]:
+            for number in range(10):
+                (worker, stranger)[number % 2].put(f"{limit.name} {batch} {number}", terms(limit).same)
+        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
+        costs.append(cost_of_reading(redis, call))
+    assert costs[0] == costs[1] <= 2 * len(MANY) + 10
+
+
+def test_oldest_writes_nothing_and_costs_the_same_with_more_keys(
+    worker: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    call, costs = steering.store.oldest(["tenant", "api"]), []
+    worker.put("first", of("first"), age=60)
+    for batch in range(2):
+        for number in range(50):
+            worker.put(f"{batch} {number}", of(f"{batch} {number}"))
+        costs.append(cost_of_reading(redis, call))
+    assert costs[0] == costs[1] <= 6
