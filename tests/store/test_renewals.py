@@ -32,6 +32,6 @@ def test_emptied_store_gets_the_holders_but_none_that_goes_back(
     birth = ""
     for _ in range(2):  # the first answer has only the birth of the new data
         ((_, call),) = renewals(worker.store, worker.name, 7, [permit], birth)
-        _, _, found = execute(redis, call)
-        birth = found.decode()
+        answer: Any = execute(redis, call)
+        birth = answer[2].decode()
     assert peek(redis).holders("gpu") == ([] if goes_back else ["t1"])

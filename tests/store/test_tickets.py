@@ -5,8 +5,8 @@ from __future__ import annotations
 from redis import Redis
 
 from celery_throttle import Limit
+from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller
-from tests.store.conftest import StoreClock
 from tests.store.peek import peek
 
 ONE = Limit("one", 1)
