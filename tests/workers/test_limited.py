@@ -28,7 +28,7 @@ from tests.support.workers import Workers
 
 LIMITED = "tests.support.apps.limited"
 
-app = new_app("limited")
+app: Any = new_app("limited")
 #: The labels of the runs, in order, and those of the calls that the service outside answers from now on.
 ran: list[str] = []
 answered: set[str] = set()

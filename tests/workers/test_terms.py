@@ -29,7 +29,7 @@ NO_LOOK = {"LOOK_EVERY": "3600"}
 #: has to be scheduled.
 LATE_BODY = 0.5
 
-app = new_app("terms")
+app: Any = new_app("terms")
 several = [Limit("api", 3), Limit("tenant", 2, key="tenant_id")]
 memory, slot = Limit("memory", 4), Limit("slot", 1)
 #: The times of the starts of paced tasks.
