@@ -257,14 +257,15 @@ def test_revoked_and_expired_tasks_cost_no_start(throttle: ThrottleTest) -> None
     soon = datetime.now(timezone.utc) + timedelta(seconds=0.5)
     expired = [seldom.apply_async(expires=soon) for _ in range(3)]
     revoked = [seldom.delay() for _ in range(3)]
-    last = seldom.delay("last")
-    throttle.assert_parked(last)
+    last = [seldom.delay(label) for label in "ab"]
+    throttle.assert_parked(last[1])
     app.control.revoke([result.id for result in revoked])
+    until(lambda: not any(throttle.control.explain(each).place for each in revoked))  # a worker looks once a second
     until(lambda: datetime.now(timezone.utc) > soon)
-    throttle.advance(3600)  # one more start
-    assert last.get(timeout=10) == "last"
+    throttle.advance(7200)  # two more starts
+    assert [result.get(timeout=10) for result in last] == ["a", "b"]
     until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
-    assert len(starts) == 3
+    assert len(starts) == 4
 
 
 @pytest.mark.throttle(worker_prefetch_multiplier=1)
