@@ -24,6 +24,13 @@ app: Celery = new_app("limits")
 gpu = Limit("gpu", 2)
 
 
+@pytest.fixture
+def throttle_celery_app() -> Iterator[Any]:
+    """The app, on workers that are woken by hints alone."""
+    with never_look():
+        yield app
+
+
 @app.task(shared=False, base=Throttled, limit=gpu)
 def train() -> None: ...
 
@@ -57,13 +64,6 @@ def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: Sta
     assert len(journal.runs()) == 13
     assert len({run.worker for run in journal.runs()}) == 2
     state.wait_empty()
-
-
-@pytest.fixture
-def throttle_celery_app() -> Iterator[Any]:
-    """The app, on workers that are woken by hints alone."""
-    with never_look():
-        yield app
 
 
 def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: ThrottleTest) -> None:

@@ -110,18 +110,24 @@ few_wait = make(of_label, "few_wait", base=Throttled, limit=1, max_parked=2)
 
 
 @pytest.mark.usefixtures("throttle_worker")
-@pytest.mark.parametrize("name", ["by_name", "by_path", "by_function"])
-def test_each_key_has_its_own_permits(throttle: ThrottleTest, name: str) -> None:
+@pytest.mark.parametrize(
+    ("limited", "acme", "init"),
+    [
+        (by_name, "acme", "init"),
+        (by_path, {"customer": "acme"}, {"customer": "init"}),
+        (by_function, {"customer": "ACME"}, {"customer": "Init"}),
+    ],
+    ids=["by_name", "by_path", "by_function"],
+)
+def test_each_key_has_its_own_permits(throttle: ThrottleTest, limited: Any, acme: object, init: object) -> None:
     """Whether it is an argument, a part of one, or the result of a function."""
-    limited = app.tasks[name]
-    acme, init = ("acme", "init") if name == "by_name" else ({"customer": "acme"}, {"customer": "init"})
     with throttle.gate() as gate:
         limited.delay(acme)
-        app.send_task(name, [init])  # as a program without our header
+        app.send_task(limited.name, [init])  # as a program without our header
         gate.wait_for(2)
         line = [limited.delay(acme)]
         throttle.assert_line(limited, line, key="acme")
-        line.append(app.send_task(name, [acme]))
+        line.append(app.send_task(limited.name, [acme]))
         throttle.assert_line(limited, line, key="acme")
         for key in ("acme", "init"):
             throttle.assert_held(limited, 1, key=key)
