@@ -113,7 +113,10 @@ def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(throttle: Throt
         first = call_one.delay("first")
         throttle.assert_parked(first, behind=call_one)
         answered.update(["first", "second", "third"])
-        line = [first, call_one.delay("second"), call_one.delay("third")]
+        line = [first]
+        for label in ("second", "third"):
+            line.append(call_one.delay(label))
+            throttle.assert_line(call_one, line)
         assert collect.delay([]).get(timeout=10) == []
         throttle.assert_line(call_one, line)
         throttle.advance(31)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from threading import Event
 from typing import Any
 
@@ -65,7 +66,7 @@ started = make(of_label, "started", lock_until="started")
 takes = make(take, "takes", bind=True)
 takes_one = make(take, "takes_one", bind=True, limit=1)
 again = make(try_again, "again", bind=True, on_conflict="raise")
-again_started = make(try_again, "again_started", bind=True, lock_until="started", on_conflict="raise")
+again_started = make(try_again, "again_started", bind=True, lock_until="started")
 gives_place = make(give_place, "gives_place", bind=True)
 
 
@@ -97,13 +98,18 @@ def test_one_sent_by_name_that_was_parked_keeps_its_lock(throttle: ThrottleTest)
 
 
 @pytest.mark.usefixtures("throttle_worker")
-def test_task_with_a_lock_until_its_start_is_tried_again_without(throttle: ThrottleTest) -> None:
+def test_task_with_a_lock_until_its_start_is_tried_again_without(
+    throttle: ThrottleTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no duplicate of the task that has the lock by then."""
+    caplog.set_level(logging.INFO, "celery_throttle")
     with throttle.gate() as gate:
         first = again_started.delay("a", first=True)
         gate.wait_for(1)
         second = again_started.apply_async(("a", True), queue="elsewhere")
     assert first.get(timeout=QUICKLY) == "a"
     assert again_started.locked_by("a", True).task_id == second.id
+    assert "duplicate" not in caplog.text
     with throttle.run_worker(queues=["elsewhere"]):
         assert second.get(timeout=QUICKLY) == "a"
         throttle.assert_ran(again_started, times=4)
