@@ -6,15 +6,12 @@ The only place of the tests with the names of these constants.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest import mock
 
 from celery_throttle.worker import admission, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
 from celery_throttle.worker.store_side import link
 
-__all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every", "never_look"]
+__all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
 
 VARIABLE, PATIENCE, FRESH = "LOOK_EVERY", "PATIENCE", "FRESH"
 
@@ -31,10 +28,3 @@ def look_every(seconds: float | None = None) -> None:
     if FRESH in os.environ:
         assert "_FRESH" in vars(admission)
         vars(admission)["_FRESH"] = float(os.environ[FRESH])
-
-
-@contextmanager
-def never_look() -> Iterator[None]:
-    """Have the workers that start in this process not look on their own, for the time of the block."""
-    with mock.patch.object(wiring, "LOOK_EVERY", 3600.0):
-        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,8 +20,7 @@ from celery_throttle import (
 from celery_throttle.testing import ThrottleTest
 from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
-from tests.support.kit import new_app
-from tests.support.looks import never_look
+from tests.support.kit import new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -35,38 +34,33 @@ answered: set[str] = set()
 
 
 @pytest.fixture
-def throttle_celery_app() -> Iterator[Any]:
-    """The app, on workers that are woken by hints alone."""
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
     ran.clear()
     answered.clear()
-    with never_look():
-        yield app
+    return app
 
 
-def _call(task: Any, label: str, seconds: float = 30, limit: str | None = None) -> str:
+def call_api(task: Any, label: str, seconds: float = 30, limit: str | None = None) -> str:
     ran.append(label)
     if label not in answered:
         raise RateLimited(seconds, limit, getattr(task, "max_rounds", None))
     return f"{label} after {task.request.retries}"
 
 
-def _collect(labels: list[str]) -> list[str]:
+def sort(labels: list[str]) -> list[str]:
     return sorted(labels)
 
 
-def _task(name: str, body: Any = _call, **options: Any) -> Any:
-    return app.task(body, shared=False, bind=body is _call, name=name, **options)
-
-
-call = _task("call", base=Throttled, limit=4)
-call_late = _task("call_late", base=Throttled, limit=4, acks_late=True)
-call_once = _task("call_once", base=Throttled, limit=4, singleton=True)
-call_one = _task("call_one", base=Throttled, limit=1)
-call_for = _task("call_for", base=Throttled, limit=4, key=lambda label, **_: label)
-two_rounds = _task("two_rounds", base=Throttled, limit=4, max_rounds=2)
-two_rounds_late = _task("two_rounds_late", base=Throttled, limit=4, max_rounds=2, acks_late=True)
-crowd = _task("crowd", base=Throttled, limit=Limit("crowd", 1, max_parked=2))
-collect = _task("collect", _collect)
+make = partial(task_maker(app), body=call_api, bind=True, base=Throttled)
+call = make("call", limit=4)
+call_late = make("call_late", limit=4, acks_late=True)
+call_once = make("call_once", limit=4, singleton=True)
+call_one = make("call_one", limit=1)
+call_for = make("call_for", limit=4, key=lambda label, **_: label)
+two_rounds = make("two_rounds", limit=4, max_rounds=2)
+two_rounds_late = make("two_rounds_late", limit=4, max_rounds=2, acks_late=True)
+crowd = make("crowd", limit=Limit("crowd", 1, max_parked=2))
+collect = task_maker(app)("collect", sort)
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
@@ -75,7 +69,7 @@ collect = _task("collect", _collect)
 @pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize("name", ["call", "call_late", "call_once"])
 def test_a_rate_limited_task_comes_again_without_a_retry(throttle: ThrottleTest, name: str) -> None:
-    task = app.tasks[name]
+    task = app.tasks[f"limited.{name}"]
     result = task.delay("a")
     for rounds in (1, 2):
         throttle.assert_ran(task, times=rounds)
@@ -91,7 +85,7 @@ def test_a_rate_limited_task_comes_again_without_a_retry(throttle: ThrottleTest,
 @pytest.mark.parametrize("name", ["two_rounds", "two_rounds_late"])
 def test_after_so_many_rounds_it_fails(throttle: ThrottleTest, name: str) -> None:
     """The count goes with the task from worker to worker, and the broker has no message at the end."""
-    task = app.tasks[name]
+    task = app.tasks[f"limited.{name}"]
     with throttle.run_worker():
         result = task.delay("a")
         throttle.assert_parked(result)
@@ -221,11 +215,13 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: Thrott
     with throttle.run_worker():
         results = [call_late.delay(f"{number}", limit="nope") for number in range(60)]
         for each in results:
-            with pytest.raises(ConfigurationError, match=r"raised RateLimited\(limit='nope'\), .* only 'call_late'"):
+            with pytest.raises(
+                ConfigurationError, match=r"raised RateLimited\(limit='nope'\), .* only 'limited.call_late'"
+            ):
                 each.get(timeout=10)
         assert len(throttle.drain().failed) == len(ran) == 60
         assert throttle.control.limit(call_late).status().held_back is None
-        throttle.assert_parked(call_late.delay("a", limit="call_late"))
+        throttle.assert_parked(call_late.delay("a", limit=call_late.name))
     assert app.control.purge() == 0
 
 

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from redis import Redis
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
-from tests.support.kit import new_app
-from tests.support.looks import never_look
+from tests.support.kit import new_app, task_maker
 from tests.support.ports import free_port
 from tests.support.state import State
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, use_filesystem_broker
 
-app: Celery = new_app("limits")
+app: Any = new_app("limits")
 gpu = Limit("gpu", 2)
+make = task_maker(app)
+train, predict = (make(name, base=Throttled, limit=gpu) for name in ("train", "predict"))
 
 
 @pytest.fixture
-def throttle_celery_app() -> Iterator[Any]:
-    """The app, on workers that are woken by hints alone."""
-    with never_look():
-        yield app
-
-
-@app.task(shared=False, base=Throttled, limit=gpu)
-def train() -> None: ...
-
-
-@app.task(shared=False, base=Throttled, limit=gpu)
-def predict() -> None: ...
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
+    return app
 
 
 def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:
@@ -71,11 +60,11 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: Throttl
     with throttle.run_worker(queues=["first"]), throttle.run_worker(queues=["second"]):
         with throttle.gate() as gate:
             for place, queue in enumerate(["first", "second"]):
-                train.apply_async(queue=queue)
+                train.apply_async(("",), queue=queue)
                 gate.wait_for(place + 1)
             line: list[Any] = []
             for place, queue in enumerate(["second", "first", "first", "second", "second", "first"]):
-                line.append((train, predict)[place % 2].apply_async(queue=queue))
+                line.append((train, predict)[place % 2].apply_async(("",), queue=queue))
                 throttle.assert_line(gpu, line)
             while line:
                 gate.open(1)
@@ -88,11 +77,11 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: Throttl
 def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleTest) -> None:
     with throttle.run_worker(queues=["first"]):
         with throttle.hold(gpu), throttle.run_worker(queues=["second"]):
-            line = [train.apply_async(queue="second")]
+            line = [train.apply_async(("",), queue="second")]
             throttle.assert_line(gpu, line)
-            line += [train.apply_async(queue="first") for _ in range(3)]
+            line += [train.apply_async(("",), queue="first") for _ in range(3)]
             throttle.assert_line(gpu, line)
-        line.append(train.apply_async(queue="first"))  # its worker asks, and hears when to look again
+        line.append(train.apply_async(("",), queue="first"))  # its worker asks, and hears when to look again
         left, *others = line
         for each in others:
             throttle.assert_started(each)
@@ -105,14 +94,14 @@ def test_a_queue_that_is_added_to_a_running_worker(throttle: ThrottleTest) -> No
     with throttle.run_worker(queues=["first"]) as worker:
         with throttle.hold(gpu):
             with throttle.run_worker(queues=["second"]):
-                left = train.apply_async(queue="second")
+                left = train.apply_async(("",), queue="second")
                 throttle.assert_parked(left)
             app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
         throttle.assert_started(left)
-        throttle.assert_started(train.apply_async(queue="second"))
+        throttle.assert_started(train.apply_async(("",), queue="second"))
 
         app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=10)
-        throttle.assert_started(train.apply_async(queue="first"))
+        throttle.assert_started(train.apply_async(("",), queue="first"))
 
 
 def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal, redis: Redis) -> None:

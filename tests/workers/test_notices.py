@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from typing import Any
 from unittest.mock import Mock
@@ -18,7 +19,7 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.testing import ThrottleTest
 from celery_throttle.worker.reported.notices import Notices
 from tests.support.journal import Journal
-from tests.support.kit import kit_of, new_app
+from tests.support.kit import new_app, task_maker
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES
@@ -29,25 +30,18 @@ app: Any = new_app("notices")
 rounds: list[str] = []
 
 
-def of_label(label: str = "") -> str:
-    return label
-
-
 def slow_down() -> None:
     rounds.append("")
     if len(rounds) <= ROUNDS:
         raise RateLimited(0.001)
 
 
-def make(body: Any, name: str, **options: Any) -> Any:
-    return app.task(body, shared=False, base=Throttled, name=name, **options)
-
-
-one = make(of_label, "one", limit=Limit("single", 1))
-of_key = make(of_label, "of_key", limit=1, key="label")
-once = make(of_label, "once", singleton=True)
-crowd = make(of_label, "crowd", limit=1, max_parked=2)
-slow = make(slow_down, "slow", limit=4)
+make = partial(task_maker(app), base=Throttled)
+one = make("one", limit=Limit("single", 1))
+of_key = make("of_key", limit=1, key="label")
+once = make("once", singleton=True)
+crowd = make("crowd", limit=1, max_parked=2)
+slow = make("slow", slow_down, limit=4)
 
 
 @pytest.fixture
@@ -164,10 +158,10 @@ def test_of_which_key_and_why(throttle: ThrottleTest, log: Log) -> None:
         gate.wait_for(2)
         parked = of_key.delay("acme")
         log.wait_for(
-            rf"Task of_key\[{parked.id}\] parked: place 1 in the line of of_key\[acme\], "
-            rf"held by {holder.id}\. Limit of_key\[acme\] is full: 1 of 1 permits are held"
+            rf"Task notices\.of_key\[{parked.id}\] parked: place 1 in the line of notices.of_key\[acme\], "
+            rf"held by {holder.id}\. Limit notices.of_key\[acme\] is full: 1 of 1 permits are held"
         )
-    log.wait_for(rf"Task of_key\[{parked.id}\] resumed after \d+(\.\d)? s")
+    log.wait_for(rf"Task notices\.of_key\[{parked.id}\] resumed after \d+(\.\d)? s")
 
 
 @pytest.mark.usefixtures("throttle_worker")
@@ -175,9 +169,9 @@ def test_one_that_waits_for_its_lock(throttle: ThrottleTest, log: Log) -> None:
     with throttle.gate() as gate:
         first = once.delay("order")
         gate.wait_for(1)
-        second = app.send_task("once", ["order"])
+        second = app.send_task(once.name, ["order"])
         lock = rf"Task {first.id} has its identity lock \(which runs, since .*"
-        log.wait_for(rf"Task once\[{second.id}\] parked\. {lock}")
+        log.wait_for(rf"Task notices\.once\[{second.id}\] parked\. {lock}")
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -208,23 +202,23 @@ def explained(server: EmbeddedServer) -> Iterator[list[int]]:
 
 
 def test_a_flood_is_a_line_a_second(own_server: EmbeddedServer, log: Log) -> None:
-    with kit_of(app, own_server) as throttle, throttle.run_worker():
+    with ThrottleTest(app, url=lambda: own_server.url) as throttle, throttle.run_worker():
         with throttle.gate() as gate:
-            one.delay()
+            one.delay("")
             gate.wait_for(1)
             with explained(own_server) as asked:
                 for _ in range(MANY):
-                    one.delay()
-                counts = log.wait_counted(r"Task one\[\S+\] parked", MANY)
+                    one.delay("")
+                counts = log.wait_counted(r"Task notices\.one\[\S+\] parked", MANY)
         assert asked == [len(counts)]
         assert len(counts) < MANY / 10
-        assert len(log.wait_counted(r"Task one\[\S+\] resumed", MANY)) < MANY / 10
+        assert len(log.wait_counted(r"Task notices\.one\[\S+\] resumed", MANY)) < MANY / 10
 
 
 @pytest.mark.usefixtures("throttle_worker")
 def test_many_slow_downs_are_one_line_a_second(log: Log) -> None:
     slow.delay()
-    message = r"Task slow\[\S+\] is rate limited: asked too often, again in 0\.001 s"
+    message = r"Task notices\.slow\[\S+\] is rate limited: asked too often, again in 0\.001 s"
     assert len(log.wait_counted(message, ROUNDS)) < ROUNDS / 3
 
 
@@ -232,18 +226,18 @@ def test_many_slow_downs_are_one_line_a_second(log: Log) -> None:
 def test_many_unparkable_tasks_are_one_line_a_second(throttle: ThrottleTest, log: Log) -> None:
     with throttle.hold(crowd):
         for _ in range(2 + MANY):  # two may wait; a caller that sends by name is not stopped
-            app.send_task("crowd")
-        message = r"Task crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
+            app.send_task(crowd.name, [""])
+        message = r"Task notices\.crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
         assert len(log.wait_counted(message, MANY)) < MANY / 10
 
 
 def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "celery_throttle")
-    with kit_of(app, own_server) as throttle, throttle.run_worker(), throttle.gate() as gate:
-        one.delay()
+    with ThrottleTest(app, url=lambda: own_server.url) as throttle, throttle.run_worker(), throttle.gate() as gate:
+        one.delay("")
         gate.wait_for(1)
         with explained(own_server) as asked:
-            second = one.delay()
+            second = one.delay("")
             until(lambda: throttle.control.limit(one).status().parked == 1)
             gate.open()
             second.get(timeout=10)

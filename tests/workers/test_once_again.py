@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -12,7 +13,7 @@ from celery import chain
 from celery_throttle import Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
-from tests.support.kit import new_app
+from tests.support.kit import assert_all_ended, new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -29,10 +30,6 @@ may_end = Event()
 def throttle_celery_app() -> Any:
     may_end.clear()
     return app
-
-
-def of_label(label: str) -> str:
-    return label
 
 
 def take(self: Any, todo: list[str]) -> str:
@@ -57,22 +54,14 @@ def give_place(self: Any, label: str, to: str) -> str:  # noqa: ARG001 - of its 
         may_end.wait(QUICKLY)
 
 
-def make(body: Any, name: str, **options: Any) -> Any:
-    return app.task(body, shared=False, base=Throttled, singleton=True, name=name, **options)
-
-
-plain = make(of_label, "plain")
-started = make(of_label, "started", lock_until="started")
-takes = make(take, "takes", bind=True)
-takes_one = make(take, "takes_one", bind=True, limit=1)
-again = make(try_again, "again", bind=True, on_conflict="raise")
-again_started = make(try_again, "again_started", bind=True, lock_until="started")
-gives_place = make(give_place, "gives_place", bind=True)
-
-
-def assert_all_ended(throttle: ThrottleTest) -> None:
-    assert throttle.drain().left == ()
-    assert throttle.control.holders() == ()
+make = partial(task_maker(app), base=Throttled, singleton=True)
+plain = make("plain")
+started = make("started", lock_until="started")
+takes = make("takes", take, bind=True)
+takes_one = make("takes_one", take, bind=True, limit=1)
+again = make("again", try_again, bind=True, on_conflict="raise")
+again_started = make("again_started", try_again, bind=True, lock_until="started")
+gives_place = make("gives_place", give_place, bind=True)
 
 
 # -- in a worker of this process ---------------------------------------------------------------------------------------
@@ -80,7 +69,7 @@ def assert_all_ended(throttle: ThrottleTest) -> None:
 
 @pytest.mark.usefixtures("throttle_worker")
 def test_one_sent_by_name_keeps_its_lock_with_other_arguments(throttle: ThrottleTest) -> None:
-    assert app.send_task("takes", [["b", "a"]]).get(timeout=QUICKLY) == "b"
+    assert app.send_task(takes.name, [["b", "a"]]).get(timeout=QUICKLY) == "b"
     throttle.assert_ran(takes, times=2)
     throttle.assert_not_locked(takes.s(["b", "a"]))
     assert_all_ended(throttle)
@@ -89,7 +78,7 @@ def test_one_sent_by_name_keeps_its_lock_with_other_arguments(throttle: Throttle
 @pytest.mark.usefixtures("throttle_worker")
 def test_one_sent_by_name_that_was_parked_keeps_its_lock(throttle: ThrottleTest) -> None:
     with throttle.hold(takes_one):
-        result = app.send_task("takes_one", [["b", "a"]])
+        result = app.send_task(takes_one.name, [["b", "a"]])
         throttle.assert_parked(result)
         throttle.assert_locked(takes_one.s(["b", "a"]))
     assert result.get(timeout=QUICKLY) == "b"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -16,8 +16,7 @@ from celery.exceptions import ChordError
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
-from tests.support.kit import new_app
-from tests.support.looks import never_look
+from tests.support.kit import new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -37,11 +36,9 @@ starts: list[float] = []
 
 
 @pytest.fixture
-def throttle_celery_app() -> Iterator[Any]:
-    """The app, on workers that are woken by hints alone."""
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
     starts.clear()
-    with never_look():
-        yield app
+    return app
 
 
 def customer_of(order: dict[str, str], **_: Any) -> str:
@@ -80,30 +77,27 @@ def sort(labels: list[str]) -> list[str]:
 def of_errback(*_: Any) -> None: ...
 
 
-def make(body: Any, name: str, **options: Any) -> Any:
-    return app.task(body, shared=False, name=name, **options)
-
-
-plain, long = make(of_label, "plain"), make(of_label, "long")
-collect = make(sort, "collect")
-on_error = make(of_errback, "on_error")
-by_name = make(of_customer, "by_name", base=Throttled, limit=1, key="customer_id")
-by_path = make(of_order, "by_path", base=Throttled, limit=1, key="order.customer")
-by_function = make(of_order, "by_function", base=Throttled, limit=1, key=customer_of)
-retried = make(with_another_customer, "retried", base=Throttled, limit=1, key="customer_id", bind=True, max_retries=1)
-both = make(of_tenant, "both", base=Throttled, limit=several)
-both_once = make(of_tenant, "both_once", base=Throttled, limit=several, singleton=True)
-paced = make(of_label, "paced", base=Throttled, rate="50/s", burst=3)
-paced_each = make(of_label, "paced_each", base=Throttled, rate="20/s", key="label")
-paced_pages = make(of_label, "paced_pages", base=Throttled, rate="50/s", burst=4, cost="pages")
-seldom = make(of_label, "seldom", base=Throttled, rate="1/h", burst=2)
-second = make(of_label, "second", base=Throttled, rate="1/s")
-by_pages = make(of_label, "by_pages", base=Throttled, limit=memory, cost="pages")
-by_parts = make(of_parts, "by_parts", base=Throttled, limit=memory, cost=len)
-hurried = make(of_label, "hurried", base=Throttled, limit=slot, start_deadline=60)
-patient = make(of_label, "patient", base=Throttled, limit=slot, start_deadline=3600)
-once = make(of_label, "once", base=Throttled, limit=9, start_deadline=60, singleton=True, unique_on=[])
-few_wait = make(of_label, "few_wait", base=Throttled, limit=1, max_parked=2)
+make = task_maker(app)
+plain, long = make("plain", of_label), make("long", of_label)
+collect = make("collect", sort)
+on_error = make("on_error", of_errback)
+by_name = make("by_name", of_customer, base=Throttled, limit=1, key="customer_id")
+by_path = make("by_path", of_order, base=Throttled, limit=1, key="order.customer")
+by_function = make("by_function", of_order, base=Throttled, limit=1, key=customer_of)
+retried = make("retried", with_another_customer, base=Throttled, limit=1, key="customer_id", bind=True, max_retries=1)
+both = make("both", of_tenant, base=Throttled, limit=several)
+both_once = make("both_once", of_tenant, base=Throttled, limit=several, singleton=True)
+paced = make("paced", of_label, base=Throttled, rate="50/s", burst=3)
+paced_each = make("paced_each", of_label, base=Throttled, rate="20/s", key="label")
+paced_pages = make("paced_pages", of_label, base=Throttled, rate="50/s", burst=4, cost="pages")
+seldom = make("seldom", of_label, base=Throttled, rate="1/h", burst=2)
+second = make("second", of_label, base=Throttled, rate="1/s")
+by_pages = make("by_pages", of_label, base=Throttled, limit=memory, cost="pages")
+by_parts = make("by_parts", of_parts, base=Throttled, limit=memory, cost=len)
+hurried = make("hurried", of_label, base=Throttled, limit=slot, start_deadline=60)
+patient = make("patient", of_label, base=Throttled, limit=slot, start_deadline=3600)
+once = make("once", of_label, base=Throttled, limit=9, start_deadline=60, singleton=True, unique_on=[])
+few_wait = make("few_wait", of_label, base=Throttled, limit=1, max_parked=2)
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
@@ -153,23 +147,23 @@ def test_hostile_keys(throttle: ThrottleTest) -> None:
 
 @pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize(
-    ("name", "args", "why"),
+    ("task", "args", "why"),
     [
-        ("by_name", [], r"by_name: key: the call has no 'customer_id'"),
-        ("by_path", [{"client": "acme"}], r"by_path: key: the call has no 'order\.customer'"),
-        ("by_function", [{"client": "acme"}], "by_function: the function given as key raised KeyError: 'customer'"),
-        ("paced_pages", ["label", 0], "paced_pages.* cost must be a whole number"),
-        ("by_pages", ["label", "many"], "by_pages.* cost must be a whole number"),
+        (by_name, [], r"by_name: key: the call has no 'customer_id'"),
+        (by_path, [{"client": "acme"}], r"by_path: key: the call has no 'order\.customer'"),
+        (by_function, [{"client": "acme"}], "by_function: the function given as key raised KeyError: 'customer'"),
+        (paced_pages, ["label", 0], "paced_pages.* cost must be a whole number"),
+        (by_pages, ["label", "many"], "by_pages.* cost must be a whole number"),
     ],
 )
-def test_a_key_or_cost_that_cannot_be_found(throttle: ThrottleTest, name: str, args: list[Any], why: str) -> None:
+def test_a_key_or_cost_that_cannot_be_found(throttle: ThrottleTest, task: Any, args: list[Any], why: str) -> None:
     """To the caller, or as the result where a program without the library has sent it."""
     with pytest.raises(ConfigurationError, match=why):
-        app.send_task(name, args).get(timeout=10)
-    throttle.assert_ran(app.tasks[name], times=0)
-    if name != "by_name":  # this call Python refuses
+        app.send_task(task.name, args).get(timeout=10)
+    throttle.assert_ran(task, times=0)
+    if task is not by_name:  # this call Python refuses
         with pytest.raises(ConfigurationError, match=why):
-            app.tasks[name].delay(*args)
+            task.delay(*args)
 
 
 @pytest.mark.usefixtures("throttle_worker")
@@ -206,7 +200,7 @@ def test_with_an_identity_lock(throttle: ThrottleTest) -> None:
         first = both_once.delay("acme", "first")
         gate.wait_for(1)
         assert both_once.delay("acme", "first").id == first.id
-        same = app.send_task("both_once", ["acme", "first"])
+        same = app.send_task(both_once.name, ["acme", "first"])
         both_once.delay("acme", "second")
         throttle.assert_parked(both_once.delay("acme", "third"), behind="tenant", key="acme")
         throttle.assert_duplicate(same, of=first)
@@ -364,7 +358,7 @@ def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(throttle: Thrott
     with throttle.gate() as gate:
         runs = once.delay()
         gate.wait_for(1)
-        late = app.send_task("once")
+        late = app.send_task(once.name)
         throttle.assert_duplicate(late, of=runs)
         throttle.advance(61)
         throttle.assert_dropped(late, "expired")
@@ -374,7 +368,7 @@ def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(throttle: Thrott
 def test_unparkable_task_stays_in_the_broker(throttle: ThrottleTest) -> None:
     with throttle.run_worker(concurrency=2), throttle.hold(few_wait):
         for _ in range(10):
-            app.send_task("few_wait")  # by name: `delay` would refuse those that may not wait
+            app.send_task(few_wait.name)  # by name: `delay` would refuse those that may not wait
         assert plain.delay("meanwhile").get(timeout=10) == "meanwhile"
         throttle.settle()
         assert throttle.control.limit(few_wait).status().parked == 2
