@@ -217,8 +217,8 @@ def test_in_canvases_and_with_a_countdown(throttle: ThrottleTest) -> None:
         line = chain(plain.s("t0"), both.s(), both.s(), paced_each.s()).apply_async()
         later = [both.apply_async(("t1",), countdown=0.3) for _ in range(5)]
         assert total.get(timeout=30) == sorted(["t0", "t1", "t2"] * 10)
-        assert line.get(timeout=10) == "t0"
-        assert [result.get(timeout=10) for result in later] == ["t1"] * 5
+        assert line.get(timeout=20) == "t0"
+        assert [result.get(timeout=20) for result in later] == ["t1"] * 5
         throttle.drain()
         throttle.assert_most_at_once("tenant", 2, at_most=True)
 
