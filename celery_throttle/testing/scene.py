@@ -38,7 +38,7 @@ class Outcomes:
 
     Attributes:
         succeeded: tasks whose last body succeeded.
-        failed: tasks whose last body failed.
+        failed: tasks whose last body failed, or raised `RateLimited` and may not go back in line.
         sent_back: tasks with a body that raised `RateLimited`, also if they went on later.
         without_body: tasks that ended without a body: duplicates, dropped and expired tasks.
         left: the explanations of the tasks that wait, and cannot start.
@@ -127,11 +127,17 @@ class Scene:
         waits = {each for each, call in self._seen.calls.items() if found[each].state != "unknown" or call.is_early}
         return Outcomes(
             tuple(each for each, body in bodies.items() if body.state == states.SUCCESS),
-            tuple(each for each, body in bodies.items() if body.state == states.FAILURE),
+            tuple(each for each, body in bodies.items() if self._has_failed(body)),
             tuple(dict.fromkeys(limited)),
             tuple(each for each in found if each not in bodies and each not in waits),
             tuple(found[each] for each in found if each in waits),
         )
+
+    def _has_failed(self, body: Body) -> bool:
+        """Return whether the last body of a task failed, or raised `RateLimited` and may not go back in line."""
+        if isinstance(body.outcome, RateLimited):  # which is no failure to Celery
+            return bool(self._result(body.task_id).state == states.FAILURE)
+        return body.state == states.FAILURE
 
     # -- one task ------------------------------------------------------------------------------------------------
 

@@ -1,57 +1,58 @@
-"""Permits outside of tasks, beside tasks on real workers."""
+"""Permits outside of tasks, beside the tasks of a worker."""
 
 from __future__ import annotations
 
 import threading
 
 import pytest
-from redis import Redis
+from celery import Celery
 
-from celery_throttle import Limit
-from tests.support.journal import Journal
-from tests.support.state import State
-from tests.support.workers import Workers
+from celery_throttle import Limit, Throttled
+from celery_throttle.testing import ThrottleTest
+from tests.support.kit import new_app, throttle_server  # noqa: F401 - a fixture
+from tests.support.waiting import until
 
-LIMITED = "tests.support.apps.limited"
+pytestmark = pytest.mark.usefixtures("throttle_worker")
+
+app: Celery = new_app("beside")
+one, booked = Limit("one", 1), Limit("booked", rate="1/d")
+order: list[str] = []
 
 
 @pytest.fixture
-def state(redis: Redis) -> State:
-    return State.at(redis)
+def throttle_celery_app() -> Celery:
+    order.clear()
+    return app
 
 
-def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(LIMITED, concurrency=3)
-    limit = Limit(app.call_one.name, 1)
-    journal.let_go("a", "b")
-    order: list[str] = []
+@app.task(shared=False, base=Throttled, limit=one)
+def call(label: str) -> None:
+    order.append(label)
 
+
+@app.task(shared=False, base=Throttled, limit=booked)
+def book() -> None: ...
+
+
+def test_in_turn_with_the_tasks_that_wait(throttle: ThrottleTest) -> None:
     def want() -> None:
-        with limit.acquire(30, app=app.app):
-            order.extend(run.label for run in journal.runs())
+        with one.acquire(30, app=app):
             order.append("outside")
 
     other = threading.Thread(target=want)
-    with limit.acquire(app=app.app):
-        app.call_one.delay("a")
-        state.wait_parked(1)
+    with throttle.hold(one):
+        throttle.assert_parked(call.delay("a"), place=1)
         other.start()
-        state.wait_parked(2)
-        app.call_one.delay("b")
-        state.wait_parked(3)
-        assert not journal.runs()
+        until(lambda: throttle.control.limit(one).status().parked == 2)
+        throttle.assert_parked(call.delay("b"), place=3)
     other.join(30)
-    journal.wait_finished(2)
-    assert order == ["a", "outside"]
-    state.wait_empty()
+    throttle.drain()
+    assert order == ["a", "outside", "b"]
 
 
-def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(LIMITED, concurrency=2)
-    limit = Limit("booked", rate="1/d")
-    start = limit.reserve(app=app.app)
-    app.book.delay("late")
-    state.wait_parked(1)
-    app.book.apply_async(("early",), eta=start)
-    journal.wait_finished(1, "early")
-    assert state.count == 1
+def test_a_booked_start_is_not_counted_again(throttle: ThrottleTest) -> None:
+    start = booked.reserve(app=app)
+    late = book.delay()
+    throttle.assert_parked(late, behind=booked)
+    throttle.assert_started(book.apply_async(eta=start))
+    throttle.assert_parked(late)

@@ -360,6 +360,18 @@ def test_drain_counts(kit: ThrottleTest, tasks: Any) -> None:
     assert "Limit crawls is full: 5 of 5 permits are held." in lines
 
 
+@pytest.mark.usefixtures("worker")
+def test_drain_counts_as_failed_a_task_that_may_not_go_back_again(kit: ThrottleTest, tasks: Any) -> None:
+    """Its body raised `RateLimited`, which is no failure to Celery."""
+    back = tasks["sync"].delay()
+    kit.assert_parked(back)
+    assert kit.drain().failed == ()
+    kit.advance(31)
+    kit.assert_ran(tasks["sync"], times=2)
+    drained = kit.drain()
+    assert (drained.failed, drained.sent_back, drained.left) == ((back.id,), (back.id,), ())
+
+
 def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, worker: Worker) -> None:
     for _ in range(3):
         first = tasks["remind"].delay(7)

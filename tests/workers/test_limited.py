@@ -2,108 +2,176 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 from celery import chord
 
-from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl, ThrottleError
-from tests.conftest import new_server
+from celery_throttle import (
+    ConfigurationError,
+    Limit,
+    LimitExceeded,
+    RateLimited,
+    StoreUnavailable,
+    Throttled,
+    ThrottleError,
+)
+from celery_throttle.testing import ThrottleTest
 from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
+from tests.support.kit import new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
 LIMITED = "tests.support.apps.limited"
 
+app: Any = new_app("limited")
+#: The labels of the runs, in order, and those of the calls that the service outside answers from now on.
+ran: list[str] = []
+answered: set[str] = set()
 
-def runs_of(journal: Journal, label: str) -> int:
-    return sum(run.label == label for run in journal.runs())
+
+@pytest.fixture
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
+    ran.clear()
+    answered.clear()
+    return app
 
 
+def call_api(task: Any, label: str, seconds: float = 30, limit: str | None = None) -> str:
+    ran.append(label)
+    if label not in answered:
+        raise RateLimited(seconds, limit, getattr(task, "max_rounds", None))
+    return f"{label} after {task.request.retries}"
+
+
+def sort(labels: list[str]) -> list[str]:
+    return sorted(labels)
+
+
+make = partial(task_maker(app), body=call_api, bind=True, base=Throttled)
+call = make("call", limit=4)
+call_late = make("call_late", limit=4, acks_late=True)
+call_once = make("call_once", limit=4, singleton=True)
+call_one = make("call_one", limit=1)
+call_for = make("call_for", limit=4, key=lambda label, **_: label)
+two_rounds = make("two_rounds", limit=4, max_rounds=2)
+two_rounds_late = make("two_rounds_late", limit=4, max_rounds=2, acks_late=True)
+crowd = make("crowd", limit=Limit("crowd", 1, max_parked=2))
+collect = task_maker(app)("collect", sort)
+
+
+# -- the line ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize("name", ["call", "call_late", "call_once"])
-def test_a_rate_limited_task_comes_again_without_a_retry(
-    workers: Workers, journal: Journal, state: State, name: str
-) -> None:
-    workers.start(LIMITED, concurrency=2)
-    result = getattr(workers.app(LIMITED), name).delay("a")
-    until(lambda: runs_of(journal, "a") >= 3)
-    journal.let_go("a")
-    assert result.get(timeout=20) == "a after 0"
-    assert {run.task_id for run in journal.runs()} == {result.id}
-    state.wait_empty()
+def test_a_rate_limited_task_comes_again_without_a_retry(throttle: ThrottleTest, name: str) -> None:
+    task = app.tasks[f"limited.{name}"]
+    result = task.delay("a")
+    for rounds in (1, 2):
+        throttle.assert_ran(task, times=rounds)
+        throttle.assert_sent_back(result, pauses=30)
+        throttle.assert_line(task, [result])
+        throttle.assert_held(task, 0)
+        answered.update(["a"] * (rounds - 1))
+        throttle.advance(31)
+    assert result.get(timeout=10) == "a after 0"
+    assert throttle.drain().left == ()
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_after_so_many_rounds_it_fails(workers: Workers, journal: Journal, state: State, *, late: bool) -> None:
-    """The count goes with the task from worker to worker."""
-    workers.start_many(2, LIMITED, concurrency=1, conf={"task_acks_late": late})
-    result = workers.app(LIMITED).call_twice_more.delay("a")
-    with pytest.raises(ThrottleError, match=r"raised RateLimited \(asked too often, again in 0.1 s\) after 2 rounds"):
-        result.get(timeout=20)
-    assert runs_of(journal, "a") == 3
-    assert result.state == "FAILURE"
-    state.wait_empty()
-    until(lambda: not unacknowledged(workers))
+@pytest.mark.parametrize("name", ["two_rounds", "two_rounds_late"])
+def test_after_so_many_rounds_it_fails(throttle: ThrottleTest, name: str) -> None:
+    """The count goes with the task from worker to worker, and the broker has no message at the end."""
+    task = app.tasks[f"limited.{name}"]
+    with throttle.run_worker():
+        result = task.delay("a")
+        throttle.assert_parked(result)
+    with throttle.run_worker():
+        throttle.advance(31)
+        throttle.assert_ran(task, times=2)
+        throttle.advance(31)
+        with pytest.raises(
+            ThrottleError, match=r"raised RateLimited \(asked too often, again in 30 s\) after 2 rounds"
+        ):
+            result.get(timeout=10)
+        assert throttle.drain().failed == (result.id,)
+    assert ran == ["a"] * 3
+    assert app.control.purge() == 0
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(concurrency=2), throttle.run_worker(concurrency=2):
+        first = call_one.delay("first")
+        throttle.assert_parked(first, behind=call_one)
+        answered.update(["first", "second", "third"])
+        line = [first]
+        for label in ("second", "third"):
+            line.append(call_one.delay(label))
+            throttle.assert_line(call_one, line)
+        assert collect.delay([]).get(timeout=10) == []
+        throttle.assert_line(call_one, line)
+        throttle.advance(31)
+        throttle.drain()
+    assert ran == ["first", "first", "second", "third"]
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_only_its_key_is_held(throttle: ThrottleTest) -> None:
+    answered.add("b")
+    result = call_for.delay("a")
+    throttle.assert_parked(result, behind=call_for, key="a")
+    assert call_for.delay("b").get(timeout=10) == "b after 0"
+    throttle.assert_parked(result)
+    assert ran == ["a", "b"]
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_chord_waits_for_it(throttle: ThrottleTest) -> None:
+    result: Any = chord([call.s("a"), call.s("b")], collect.s()).delay()
+    for part in result.parent.results:
+        throttle.assert_parked(part)
+    answered.update("ab")
+    throttle.advance(31)
+    assert result.get(timeout=10) == ["a after 0", "b after 0"]
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_hold_is_ended_early(throttle: ThrottleTest) -> None:
+    """The worker, which looks on its own once an hour, gets a hint."""
+    first = call.delay("a", 3600)
+    throttle.assert_parked(first)
+    second = call.delay("b", 3600)
+    throttle.assert_line(call, [first, second])
+    answered.update("ab")
+    assert throttle.control.limit(call).release_hold(why="they are back")
+    assert (first.get(timeout=10), second.get(timeout=10)) == ("a after 0", "b after 0")
+    assert not throttle.control.limit(call).release_hold()
+
+
+# -- in other pools, processes and circumstances -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "gevent"])
 def test_on_every_pool(workers: Workers, journal: Journal, state: State, pool: str) -> None:
+    """The test kit has the pool of threads."""
     workers.start(LIMITED, concurrency=2, pool=pool)
     result = workers.app(LIMITED).call.delay("a")
-    until(lambda: runs_of(journal, "a") >= 2)
+    journal.wait_started(2, "a")
     journal.let_go("a")
     assert result.get(timeout=20) == "a after 0"
-    state.wait_empty()
-
-
-def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(
-    workers: Workers, journal: Journal, state: State
-) -> None:
-    app = workers.start_app(LIMITED, count=2, concurrency=2)
-    app.call_one.delay("first", 3.0)
-    until(lambda: runs_of(journal, "first") == 1)
-    state.wait_parked(1)
-    journal.let_go("first", "second", "third")
-    app.call_one.delay("second")
-    state.wait_parked(2)
-    app.call_one.delay("third")
-    state.wait_parked(3)
-    app.plain.delay("plain")
-    journal.wait_finished(1, "plain")
-    assert state.count == 3, "they wait, and plain tasks do not"
-    journal.wait_finished(5)
-    order = [run.label for run in journal.runs() if run.label != "plain"]
-    assert order == ["first", "first", "second", "third"]
-    state.wait_empty()
-
-
-def test_only_its_key_is_held(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(LIMITED, concurrency=2)
-    journal.let_go("b")
-    app.call_for.delay("a", "acme", 600)
-    state.wait_parked(1)
-    assert app.call_for.delay("b", "other").get(timeout=20) == "b after 0"
-    assert state.count == 1
-    assert runs_of(journal, "a") == 1
-
-
-def test_a_chord_waits_for_it(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(LIMITED, concurrency=2)
-    journal.let_go("b")
-    result = chord([app.call.s("a"), app.call.s("b")], app.collect.s()).delay()
-    until(lambda: runs_of(journal, "a") >= 2)
-    journal.let_go("a")
-    assert result.get(timeout=20) == ["a after 0", "b after 0"]
     state.wait_empty()
 
 
 def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State) -> None:
     """Acknowledged early, killed while the task is held back: the store has the message."""
-    worker = workers.start(LIMITED, concurrency=1)
+    killed = workers.start(LIMITED, concurrency=1)
     result = workers.app(LIMITED).call.delay("a", 1.0)
-    until(lambda: runs_of(journal, "a") == 1)
+    journal.wait_started(1, "a")
     state.wait_parked(1)
-    worker.kill()
+    killed.kill()
     journal.let_go("a")
     workers.start(LIMITED, concurrency=1)
     assert result.get(timeout=20) == "a after 0"
@@ -113,62 +181,13 @@ def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 @pytest.mark.parametrize("late", [False, True])
 def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: State, pool: str, *, late: bool) -> None:
-    worker = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
+    running = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
     result = workers.app(LIMITED).call_without.delay("a")
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
         result.get(timeout=20)
     state.wait_empty()
     until(lambda: not unacknowledged(workers))
-    assert "AttributeError" not in worker.log()
-
-
-def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers) -> None:
-    """And it delays no other task."""
-    app = workers.start_app(LIMITED, concurrency=1)
-    with pytest.raises(ConfigurationError, match=r"call_about raised RateLimited\(limit='nope'\), .* only 'api'"):
-        app.call_about.delay("a", "nope").get(timeout=20)
-    assert ThrottleControl(app.app).limit("api").status().held_back is None
-    app.call_about.delay("a", "api")
-    until(lambda: ThrottleControl(app.app).limit("api").status().held_back is not None)
-
-
-def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State) -> None:
-    """Workers, which look on their own once an hour, get a hint."""
-    app = workers.start_app(LIMITED, concurrency=2)
-    limit = ThrottleControl(app.app).limit(app.call)
-    for label in ("a", "b"):
-        app.call.delay(label, 3600)
-        until(lambda: limit.status().held_back is not None)
-    state.wait_parked(2)
-    journal.let_go("a", "b")
-    assert limit.release_hold(why="they are back")
-    journal.wait_finished(1, "a")
-    journal.wait_finished(1, "b")
-    assert not limit.release_hold()
-    state.wait_empty()
-
-
-def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(LIMITED, concurrency=1)
-    journal.wait_begun(app.crowd.delay("a"))
-    app.crowd.delay("b")
-    app.crowd.delay("c")
-    state.wait_parked(2)
-    with pytest.raises(
-        LimitExceeded, match=r"crowd was not published: limit 'crowd' has 2 parked tasks, max_parked=2"
-    ) as refused:
-        app.crowd.delay("d")
-    assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "crowd")
-    journal.let_go("a", "b", "c", "d")
-    journal.wait_finished(3)
-    app.crowd.delay("d")
-    journal.wait_finished(4)
-    state.wait_empty()
-
-
-def test_without_a_store_it_is_published_all_the_same(workers: Workers) -> None:
-    workers.conf["throttle_url"] = "redis://127.0.0.1:1/0"
-    assert workers.app(LIMITED).crowd.delay("a").id
+    assert "AttributeError" not in running.log()
 
 
 def test_where_nothing_is_throttled_it_is_a_failure(workers: Workers, journal: Journal) -> None:
@@ -178,26 +197,54 @@ def test_where_nothing_is_throttled_it_is_a_failure(workers: Workers, journal: J
     result = workers.app(LIMITED).call.delay("a")
     with pytest.raises(Exception, match=r"call raised RateLimited .*throttle_enabled is False"):
         result.get(timeout=20)
-    assert runs_of(journal, "a") == 1
+    assert len(journal.runs("a")) == 1
 
 
-def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> None:
-    with new_server(persistent=True) as store:
-        workers.conf.update(throttle_url=store.url, throttle_on_store_error="run")
-        worker = workers.start(LIMITED)
-        store.kill()
-        worker.wait_for_log("cannot reach the store")
-        result = workers.app(LIMITED).call.delay("a")
-        with pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"):
-            result.get(timeout=20)
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.throttle(throttle_on_store_error="run")
+def test_without_a_permit_there_is_no_line_to_go_back_to(throttle: ThrottleTest) -> None:
+    with (
+        throttle.cut_store(),
+        pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"),
+    ):
+        call.delay("a").get(timeout=10)
 
 
-def test_task_naming_a_limit_that_it_lacks_fails_on_threads(workers: Workers, journal: Journal, state: State) -> None:
-    """Another thread than its own reports the failure."""
-    workers.conf["task_acks_late"] = True
-    app = workers.start_app(LIMITED, pool="threads", concurrency=4)
-    labels = [f"t{number}" for number in range(60)]
-    results = [app.call_about.delay(label, "nope") for label in labels]
-    until(lambda: all(each.state == "FAILURE" for each in results))
-    state.wait_empty()
-    assert [runs_of(journal, label) for label in labels] == [1] * 60
+def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: ThrottleTest) -> None:
+    """It delays no other task. Another thread than that of the body reports the failure."""
+    with throttle.run_worker():
+        results = [call_late.delay(f"{number}", limit="nope") for number in range(60)]
+        for each in results:
+            with pytest.raises(
+                ConfigurationError, match=r"raised RateLimited\(limit='nope'\), .* only 'limited.call_late'"
+            ):
+                each.get(timeout=10)
+        assert len(throttle.drain().failed) == len(ran) == 60
+        assert throttle.control.limit(call_late).status().held_back is None
+        throttle.assert_parked(call_late.delay("a", limit=call_late.name))
+    assert app.control.purge() == 0
+
+
+# -- as many as may wait -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_no_more_are_published_than_may_wait(throttle: ThrottleTest) -> None:
+    answered.update("abc")
+    with throttle.hold(crowd):
+        throttle.assert_line(crowd, [crowd.delay("a"), crowd.delay("b")])
+        with pytest.raises(
+            LimitExceeded, match="crowd was not published: limit 'crowd' has 2 parked tasks, max_parked=2"
+        ) as refused:
+            crowd.delay("c")
+        assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "crowd")
+    throttle.drain()
+    crowd.delay("c").get(timeout=10)
+
+
+def test_without_a_store_it_is_published_all_the_same(throttle: ThrottleTest) -> None:
+    answered.add("a")
+    with throttle.cut_store():
+        result = crowd.delay("a")
+    with throttle.run_worker():
+        assert result.get(timeout=10) == "a after 0"

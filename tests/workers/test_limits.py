@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+import pytest
 from redis import Redis
 
+from celery_throttle import Limit, Throttled
+from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
-from tests.support.looks import LOOK_EVERY
+from tests.support.kit import new_app, task_maker
 from tests.support.ports import free_port
 from tests.support.state import State
-from tests.support.workers import Worker, Workers
+from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, use_filesystem_broker
+
+app: Any = new_app("limits")
+gpu = Limit("gpu", 2)
+make = task_maker(app)
+train, predict = (make(name, base=Throttled, limit=gpu) for name in ("train", "predict"))
+
+
+@pytest.fixture
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
+    return app
 
 
 def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:
@@ -43,93 +55,53 @@ def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: Sta
     state.wait_empty()
 
 
-def test_a_shared_limit_is_first_come_first_served_over_queues(
-    workers: Workers, journal: Journal, state: State
-) -> None:
-    # More slots than the limit, so that new tasks are parked at once, in the order of publishing.
-    first, second = (
-        workers.start(FEATURES, concurrency=6, queues=f"celery,{queue}", wait=False) for queue in ("first", "second")
-    )
-    first.wait_ready()
-    second.wait_ready()
-    app = workers.app(FEATURES)
-    for number in range(4):
-        task, queue = (app.train, "first") if number % 2 else (app.predict, "second")
-        task.apply_async((f"early{number}",), queue=queue)
-    journal.wait_running(4)
-    assert state.used == {"gpu": 4}
-    labels = []
-    for number in range(8):
-        task, queue = (app.train, "first") if number % 3 else (app.predict, "second")
-        labels.append(f"{queue}{number}")
-        task.apply_async((labels[-1],), queue=queue)
-        state.wait_parked(number + 1)
-
-    for number in range(4):
-        journal.let_go(f"early{number}")
-        journal.wait_finished(number + 1)
-        journal.wait_started(5 + number)
-    for number, label in enumerate(labels[:4]):
-        journal.let_go(label)
-        journal.wait_started(9 + number)
-    journal.let_go(*labels)
-    journal.wait_finished(12)
-    assert journal.order()[4:] == labels
-    # Most of these permits went to the other worker, which got the hint; its own look comes much later.
-    ended = sorted(run.stopped or 0.0 for run in journal.runs())
-    gaps = [run.started - end for run, end in zip(journal.runs()[4:], ended, strict=False)]
-    assert 0.0 <= median(gaps) < LOOK_EVERY / 2
-    assert journal.max_running() == 4
-    parked = {(run.label.rstrip("01234567"), run.worker.partition("@")[0]) for run in journal.runs()[4:]}
-    assert parked == {("first", "w1"), ("second", "w2")}
-    state.wait_empty()
+def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: ThrottleTest) -> None:
+    """Each start is in the other worker than the end before, so that worker gets a hint."""
+    with throttle.run_worker(queues=["first"]), throttle.run_worker(queues=["second"]):
+        with throttle.gate() as gate:
+            for place, queue in enumerate(["first", "second"]):
+                train.apply_async(("",), queue=queue)
+                gate.wait_for(place + 1)
+            line: list[Any] = []
+            for place, queue in enumerate(["second", "first", "first", "second", "second", "first"]):
+                line.append((train, predict)[place % 2].apply_async(("",), queue=queue))
+                throttle.assert_line(gpu, line)
+            while line:
+                gate.open(1)
+                throttle.assert_started(line.pop(0))
+                throttle.assert_line(gpu, line)
+        throttle.drain()
+        throttle.assert_most_at_once(gpu, 2)
 
 
-def parked_for_the_second(workers: Workers, journal: Journal, state: State) -> tuple[Any, Worker]:
-    """Two workers with a queue each, one task runs, one for the second is parked: the app, the second worker."""
-    first, second = (workers.start(FEATURES, queues=queue, wait=False) for queue in ("first", "second"))
-    first.wait_ready()
-    second.wait_ready()
-    app = workers.app(FEATURES)
-    journal.wait_begun(app.one_hold.apply_async(("hold",), queue="first"))
-    app.one.apply_async(("left behind",), queue="second")
-    state.wait_parked(1)
-    return app, second
+def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(queues=["first"]):
+        with throttle.hold(gpu), throttle.run_worker(queues=["second"]):
+            line = [train.apply_async(("",), queue="second")]
+            throttle.assert_line(gpu, line)
+            line += [train.apply_async(("",), queue="first") for _ in range(3)]
+            throttle.assert_line(gpu, line)
+        line.append(train.apply_async(("",), queue="first"))  # its worker asks, and hears when to look again
+        left, *others = line
+        for each in others:
+            throttle.assert_started(each)
+        throttle.assert_line(gpu, [left])
+        with throttle.run_worker(queues=["second"]):
+            throttle.assert_started(left)
 
 
-def test_a_queue_without_workers_does_not_hold_up_the_others(workers: Workers, journal: Journal, state: State) -> None:
-    app, second = parked_for_the_second(workers, journal, state)
-    for number in range(3):
-        app.one.apply_async((f"goes on{number}",), queue="first")
-    state.wait_parked(4)
-    second.term()
-    assert second.wait() == 0
-    journal.let_go("hold")
-    journal.wait_finished(4)
-    assert journal.order() == ["hold", "goes on0", "goes on1", "goes on2"]
-    assert state.count == 1
+def test_a_queue_that_is_added_to_a_running_worker(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(queues=["first"]) as worker:
+        with throttle.hold(gpu):
+            with throttle.run_worker(queues=["second"]):
+                left = train.apply_async(("",), queue="second")
+                throttle.assert_parked(left)
+            app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        throttle.assert_started(left)
+        throttle.assert_started(train.apply_async(("",), queue="second"))
 
-    workers.start(FEATURES, queues="second")
-    journal.wait_finished(5)
-    assert journal.order()[-1] == "left behind"
-    state.wait_empty()
-
-
-def test_a_queue_that_is_added_to_a_running_worker(workers: Workers, journal: Journal, state: State) -> None:
-    app, second = parked_for_the_second(workers, journal, state)
-    second.term()
-    assert second.wait() == 0
-    name = journal.runs()[0].worker
-    app.app.control.add_consumer("second", destination=[name], reply=True, timeout=10)
-    journal.let_go("hold")
-    journal.wait_finished(2)
-    app.one.apply_async(("more",), queue="second")
-    journal.wait_finished(3)
-
-    app.app.control.cancel_consumer("second", destination=[name], reply=True, timeout=10)
-    app.one.apply_async(("first",), queue="first")
-    journal.wait_finished(4)
-    state.wait_empty()
+        app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        throttle.assert_started(train.apply_async(("",), queue="first"))
 
 
 def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal, redis: Redis) -> None:
@@ -149,23 +121,6 @@ def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal,
     journal.wait_finished(3)
     State.at(redis).wait_empty()
     State.at(redis, "other:app").wait_empty()
-
-
-def test_the_newest_declaration_of_a_limit_holds(workers: Workers, journal: Journal, state: State) -> None:
-    name = f"{FEATURES}.five"
-    app = workers.start_app(FEATURES, concurrency=3, conf={"task_annotations": {name: {"limit": 1}}})
-    for label in "abcd":
-        app.five.delay(label)
-    journal.wait_running(1)
-    state.wait_parked(3)
-    workers.start(FEATURES, concurrency=3, conf={"task_annotations": {name: {"limit": 3}}})
-    journal.wait_running(3)
-    assert state.used == {name: 3}
-    journal.let_go(*"abcd")
-    journal.wait_finished(4)
-    first, *together, last = journal.order()
-    assert (first, sorted(together), last) == ("a", ["b", "c"], "d")
-    assert journal.max_running() == 3
 
 
 def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis: Redis) -> None:

@@ -2,38 +2,90 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import takewhile
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from redis import Redis
 
-from celery_throttle import ThrottleControl
+from celery_throttle import Limit, RateLimited, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.testing import ThrottleTest
+from celery_throttle.worker.reported.notices import Notices
 from tests.support.journal import Journal
-from tests.support.state import State
+from tests.support.kit import new_app, task_maker
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 from tests.workers.conftest import FEATURES
 
-TERMS, ONCE = "tests.support.apps.terms", "tests.support.apps.once"
-LIMITED = "tests.support.apps.limited"
-MANY = 300
+MANY, ROUNDS = 150, 40
+
+app: Any = new_app("notices")
+rounds: list[str] = []
+
+
+def slow_down() -> None:
+    rounds.append("")
+    if len(rounds) <= ROUNDS:
+        raise RateLimited(0.001)
+
+
+make = partial(task_maker(app), base=Throttled)
+one = make("one", limit=Limit("single", 1))
+of_key = make("of_key", limit=1, key="label")
+once = make("once", singleton=True)
+crowd = make("crowd", limit=1, max_parked=2)
+slow = make("slow", slow_down, limit=4)
+
+
+@pytest.fixture
+def throttle_celery_app() -> Any:
+    rounds.clear()
+    return app
+
+
+class Log:
+    """The messages of the library in this process, at INFO and above."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+        caplog.set_level(logging.INFO, "celery_throttle")
+
+    def wait_for(self, pattern: str) -> None:
+        """Wait until a whole message is as in the pattern."""
+        until(lambda: any(re.fullmatch(pattern, each) for each in self._caplog.messages), describe=self._text)
+
+    def counts(self, pattern: str) -> list[int]:
+        """Return the number of tasks of each message that names one and counts the others."""
+        lines = [each for each in self._caplog.messages if re.match(rf"{pattern}\b", each)]
+        others = (re.search(r"; and (\d+) more in the last second$", line) for line in lines)
+        return [1 + (int(found[1]) if found else 0) for found in others]
+
+    def wait_counted(self, pattern: str, tasks: int) -> list[int]:
+        """Wait until messages count so many tasks; return the number of each, of which the first is one."""
+        until(lambda: sum(self.counts(pattern)) == tasks, timeout=60, describe=self._text)
+        assert self.counts(pattern)[0] == 1, "the first is logged at once"
+        return self.counts(pattern)
+
+    def _text(self) -> str:
+        return self._caplog.text
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Log:
+    """What the library logs in this process."""
+    return Log(caplog)
 
 
 def greeting(worker: Worker) -> str:
     (line,) = worker.wait_for_log(r"INFO/MainProcess\] celery_throttle: .*throttled.*")
     return line.partition("celery_throttle: ")[2]
-
-
-def told(worker: Worker, what: str) -> list[int]:
-    """Return how many tasks each line is about that names one and counts the others."""
-    lines = [line for line in worker.log().splitlines() if re.search(rf"\] {what}\b", line)]
-    others = (re.search(r"; and (\d+) more in the last second$", line) for line in lines)
-    return [1 + (int(found[1]) if found else 0) for found in others]
 
 
 # -- at the start ----------------------------------------------------------------------------------------------------
@@ -81,74 +133,61 @@ def test_a_store_that_does_not_answer(workers: Workers) -> None:
 # -- parked and resumed tasks ------------------------------------------------------------------------------------------
 
 
-def test_server_without_a_script_answers_in_another_order(workers: Workers, journal: Journal, state: State) -> None:
-    """An unknown script is sent once more, behind later commands."""
-    worker = workers.start(FEATURES, concurrency=2)
-    app = workers.app(FEATURES)
-    journal.wait_begun(app.one_hold.delay("first"))
-    with state.client() as client:
-        client.script_flush()
-    assert ThrottleControl(app.app).holders(), "one of the two is known now"
-    second = app.one_hold.delay("second")
-    worker.wait_for_log(rf"one_hold\[{second.id}\] parked: place 1 in the line of single, held by")
-    assert "Traceback" not in worker.log()
-
-
-def test_parked_and_resumed_tasks_are_logged(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(FEATURES, concurrency=2)
-    app = workers.app(FEATURES)
-    first = journal.wait_begun(app.one_hold.delay("first"))
-    second = app.one_hold.delay("second")
-    worker.wait_for_log(
-        rf"INFO/MainProcess\] Task {FEATURES}\.one_hold\[{second.id}\] parked: place 1 in the line of single, "
-        rf"held by {first.id}\. Limit single is full: 1 of 1 permits are held$"
-    )
-    journal.let_go("first", "second")
-    worker.wait_for_log(rf"INFO/MainProcess\] Task {FEATURES}\.one_hold\[{second.id}\] resumed after \d+(\.\d)? s$")
-    journal.wait_finished(2)
-    state.wait_empty()
-
-
-def test_of_which_key_and_why(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(TERMS, concurrency=4)
-    app = workers.app(TERMS)
-    holder = app.by_name.delay("acme")
-    app.by_name.delay("init")
-    journal.wait_running(2)
-    parked = app.by_name.delay("acme")
-    (line,) = worker.wait_for_log(rf"\[{parked.id}\] parked: .*")
-    assert f"place 1 in the line of {TERMS}.by_name[acme], held by {holder.id}. Limit {TERMS}.by_name[acme]" in line
-    journal.let_go("go")
-    journal.wait_finished(3)
-    state.wait_empty()
-
-
-def test_one_that_waits_for_its_lock(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(ONCE, concurrency=2)
-    app = workers.app(ONCE)
-    first = journal.wait_begun(app.hold.delay("order"))
-    app.app.send_task(f"{ONCE}.hold", args=["order"], task_id="duplicate")
-    worker.wait_for_log(rf"\[duplicate\] parked\. Task {first.id} has its identity lock \(which runs, since .*\)")
-    journal.let_go("order")
-    journal.wait_finished(1)
-    state.wait_empty()
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_on_pools_without_a_loop_of_their_own(pool: str, workers: Workers, journal: Journal, state: State) -> None:
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_parked_and_resumed_tasks_are_logged(pool: str, workers: Workers, journal: Journal) -> None:
+    """In the form of Celery's own lines. The other tests have a pool of threads."""
     worker = workers.start(FEATURES, pool=pool, concurrency=1)
     app = workers.app(FEATURES)
     single = ThrottleControl(app.app).limit("single")
     single.pause(by="ana", why="their incident 42")
-    parked = app.one_hold.delay("a")
-    (line,) = worker.wait_for_log(rf"\[{parked.id}\] parked: .*")
-    assert "place 1 in the line of single. Limit single is paused since " in line
-    assert line.endswith("by ana, because: their incident 42")
+    task = app.one_hold.delay("a")
+    line = rf"INFO/MainProcess\] Task {FEATURES}\.one_hold\[{task.id}\] "
+    parked = "parked: place 1 in the line of single. Limit single is paused since .* by ana, because: their incident 42"
+    worker.wait_for_log(f"{line}{parked}$")
     single.resume()
-    worker.wait_for_log(rf"\[{parked.id}\] resumed after ")
+    worker.wait_for_log(rf"{line}resumed after \d+(\.\d)? s$")
     journal.let_go("a")
     journal.wait_finished(1)
-    state.wait_empty()
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_of_which_key_and_why(throttle: ThrottleTest, log: Log) -> None:
+    with throttle.gate() as gate:
+        holder = of_key.delay("acme")
+        of_key.delay("init")
+        gate.wait_for(2)
+        parked = of_key.delay("acme")
+        log.wait_for(
+            rf"Task notices\.of_key\[{parked.id}\] parked: place 1 in the line of notices.of_key\[acme\], "
+            rf"held by {holder.id}\. Limit notices.of_key\[acme\] is full: 1 of 1 permits are held"
+        )
+    log.wait_for(rf"Task notices\.of_key\[{parked.id}\] resumed after \d+(\.\d)? s")
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_one_that_waits_for_its_lock(throttle: ThrottleTest, log: Log) -> None:
+    with throttle.gate() as gate:
+        first = once.delay("order")
+        gate.wait_for(1)
+        second = app.send_task(once.name, ["order"])
+        lock = rf"Task {first.id} has its identity lock \(which runs, since .*"
+        log.wait_for(rf"Task notices\.once\[{second.id}\] parked\. {lock}")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_answers_about_a_parked_task_come_in_any_order(log: Log, order: tuple[int, int]) -> None:
+    """If the server has lost its scripts, it may answer the second call first."""
+    request, calls = Mock(id="a"), Mock()
+    request.name = "one"
+    Notices(Mock(), Mock()).parked(request, calls)
+    first, last = (calls.link.send.call_args_list[each].args[1] for each in order)
+    first(StoreUnavailable("away"))
+    assert log.counts("Task") == []
+    last(StoreUnavailable("away"))
+    log.wait_for(r"Task one\[a\] parked")
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -162,59 +201,45 @@ def explained(server: EmbeddedServer) -> Iterator[list[int]]:
     found.append(sum(each.startswith("EVALSHA ") and " explain " in each for each in commands))
 
 
-def test_a_flood_is_a_line_a_second(own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    worker = workers.start(FEATURES, concurrency=2)
-    app = workers.app(FEATURES)
-    journal.wait_begun(app.one_hold.delay("first"))
-    with explained(own_server) as asked:
-        for number in range(MANY):
-            app.one.delay(str(number))
-        until(lambda: sum(told(worker, r"Task \S+one\[\S+\] parked")) == MANY, timeout=60, describe=worker.tail)
-    lines = told(worker, r"Task \S+one\[\S+\] parked")
-    assert lines[0] == 1, "the first is logged at once"
-    assert len(lines) < MANY / 10
-    assert asked == [len(lines)]
-    journal.let_go("first")
-    journal.wait_finished(1 + MANY, timeout=60)
-    until(lambda: sum(told(worker, r"Task \S+one\[\S+\] resumed")) == MANY, timeout=10, describe=worker.tail)
-    assert len(told(worker, r"Task \S+one\[\S+\] resumed")) < MANY / 10
+def test_a_flood_is_a_line_a_second(own_server: EmbeddedServer, log: Log) -> None:
+    with ThrottleTest(app, url=lambda: own_server.url) as throttle, throttle.run_worker():
+        with throttle.gate() as gate:
+            one.delay("")
+            gate.wait_for(1)
+            with explained(own_server) as asked:
+                for _ in range(MANY):
+                    one.delay("")
+                counts = log.wait_counted(r"Task notices\.one\[\S+\] parked", MANY)
+        assert asked == [len(counts)]
+        assert len(counts) < MANY / 10
+        assert len(log.wait_counted(r"Task notices\.one\[\S+\] resumed", MANY)) < MANY / 10
 
 
-def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
-    app.call.delay("a", 0.001)
-    until(lambda: len(journal.runs()) >= 40, timeout=30)
-    journal.let_go("a")
-    state.wait_empty()
-    said = r"Task \S+call\[\S+\] is rate limited: asked too often, again in 0\.001 s"
-    until(lambda: sum(told(worker, said)) == len(journal.runs()) - 1, timeout=10, describe=worker.tail)
-    assert told(worker, said)[0] == 1
-    assert len(told(worker, said)) < len(journal.runs()) / 3
+@pytest.mark.usefixtures("throttle_worker")
+def test_many_slow_downs_are_one_line_a_second(log: Log) -> None:
+    slow.delay()
+    message = r"Task notices\.slow\[\S+\] is rate limited: asked too often, again in 0\.001 s"
+    assert len(log.wait_counted(message, ROUNDS)) < ROUNDS / 3
 
 
-def test_many_unparkable_tasks_are_one_line_a_second(workers: Workers, journal: Journal) -> None:
-    worker = workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
-    journal.wait_begun(app.crowd.delay("first"))
-    many = 100
-    for number in range(2 + many):  # two may wait; a caller that sends by name is not stopped
-        app.app.send_task(app.crowd.name, args=[str(number)])
-    said = r"Task \S+crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
-    until(lambda: sum(told(worker, said)) == many, timeout=30, describe=worker.tail)
-    assert told(worker, said)[0] == 1
-    assert len(told(worker, said)) < many / 5
+@pytest.mark.usefixtures("throttle_worker")
+def test_many_unparkable_tasks_are_one_line_a_second(throttle: ThrottleTest, log: Log) -> None:
+    with throttle.hold(crowd):
+        for _ in range(2 + MANY):  # two may wait; a caller that sends by name is not stopped
+            app.send_task(crowd.name, [""])
+        message = r"Task notices\.crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
+        assert len(log.wait_counted(message, MANY)) < MANY / 10
 
 
-def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    with Redis(port=own_server.port) as client:
-        worker = workers.start(FEATURES, options=("-l", "WARNING"), wait=False)
-        app = workers.app(FEATURES)
+def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "celery_throttle")
+    with ThrottleTest(app, url=lambda: own_server.url) as throttle, throttle.run_worker(), throttle.gate() as gate:
+        one.delay("")
+        gate.wait_for(1)
         with explained(own_server) as asked:
-            journal.wait_begun(app.one_hold.delay("first"))
-            app.one_hold.delay("second")
-            State.at(client).wait_parked(1)
-            journal.let_go("first", "second")
-            journal.wait_finished(2)
+            second = one.delay("")
+            until(lambda: throttle.control.limit(one).status().parked == 1)
+            gate.open()
+            second.get(timeout=10)
     assert asked == [0]
-    assert not re.search(r"INFO/|throttled|\] parked|resumed", worker.log())
+    assert not re.search(r"INFO|throttled|\] parked|resumed", caplog.text)

@@ -1,9 +1,8 @@
-"""Limits by key, several at once, rates, costs, turns and deadlines on real workers."""
+"""Limits by key, several at once, rates, costs and deadlines in workers."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -12,11 +11,12 @@ from typing import Any
 
 import pytest
 from celery import chain, chord
-from celery.exceptions import ChordError, TaskRevokedError
+from celery.exceptions import ChordError
 
-from celery_throttle import ThrottleControl
-from celery_throttle.errors import ConfigurationError
-from tests.support.journal import Journal, Run
+from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle.testing import ThrottleTest
+from tests.support.journal import Journal
+from tests.support.kit import new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -24,329 +24,376 @@ from tests.support.workers import Workers
 TERMS = "tests.support.apps.terms"
 #: Only hints and replies of the store wake a worker, no look of its own.
 NO_LOOK = {"LOOK_EVERY": "3600"}
-#: How much later than its grant a task's body may begin on a machine that does something else, too: a child is given
-#: its job through a pipe, and has to be scheduled.
+#: How much later than its grant a task's body may begin on a machine that does something else, too: a thread or a child
+#: has to be scheduled.
 LATE_BODY = 0.5
 
+app: Any = new_app("terms")
+several = [Limit("api", 3), Limit("tenant", 2, key="tenant_id")]
+memory, slot = Limit("memory", 4), Limit("slot", 1)
+#: The times of the starts of paced tasks.
+starts: list[float] = []
 
-def used(state: State) -> dict[str, int]:
-    return {limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used.items()}
+
+@pytest.fixture
+def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
+    starts.clear()
+    return app
+
+
+def customer_of(order: dict[str, str], **_: Any) -> str:
+    return order["customer"].lower()
+
+
+def of_customer(customer_id: Any) -> str:
+    return str(customer_id)
+
+
+def of_order(order: dict[str, str]) -> None: ...
+
+
+def of_label(label: str = "", pages: int = 1) -> str:  # noqa: ARG001 - the cost
+    starts.append(time.monotonic())
+    return label
+
+
+def of_parts(parts: list[int]) -> None: ...
+
+
+def of_tenant(tenant_id: str, name: str = "") -> str:  # noqa: ARG001 - of its identity
+    return tenant_id
+
+
+def with_another_customer(self: Any, customer_id: str) -> str:
+    if not self.request.retries:
+        raise self.retry(args=(f"not {customer_id}",), countdown=0)
+    return customer_id
+
+
+def sort(labels: list[str]) -> list[str]:
+    return sorted(labels)
+
+
+def of_errback(*_: Any) -> None: ...
+
+
+make = task_maker(app)
+plain, long = make("plain", of_label), make("long", of_label)
+collect = make("collect", sort)
+on_error = make("on_error", of_errback)
+by_name = make("by_name", of_customer, base=Throttled, limit=1, key="customer_id")
+by_path = make("by_path", of_order, base=Throttled, limit=1, key="order.customer")
+by_function = make("by_function", of_order, base=Throttled, limit=1, key=customer_of)
+retried = make("retried", with_another_customer, base=Throttled, limit=1, key="customer_id", bind=True, max_retries=1)
+both = make("both", of_tenant, base=Throttled, limit=several)
+both_once = make("both_once", of_tenant, base=Throttled, limit=several, singleton=True)
+paced = make("paced", of_label, base=Throttled, rate="50/s", burst=3)
+paced_each = make("paced_each", of_label, base=Throttled, rate="20/s", key="label")
+paced_pages = make("paced_pages", of_label, base=Throttled, rate="50/s", burst=4, cost="pages")
+seldom = make("seldom", of_label, base=Throttled, rate="1/h", burst=2)
+second = make("second", of_label, base=Throttled, rate="1/s")
+by_pages = make("by_pages", of_label, base=Throttled, limit=memory, cost="pages")
+by_parts = make("by_parts", of_parts, base=Throttled, limit=memory, cost=len)
+hurried = make("hurried", of_label, base=Throttled, limit=slot, start_deadline=60)
+patient = make("patient", of_label, base=Throttled, limit=slot, start_deadline=3600)
+once = make("once", of_label, base=Throttled, limit=9, start_deadline=60, singleton=True, unique_on=[])
+few_wait = make("few_wait", of_label, base=Throttled, limit=1, max_parked=2)
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state: State) -> None:
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.parametrize(
+    ("limited", "acme", "init"),
+    [
+        (by_name, "acme", "init"),
+        (by_path, {"customer": "acme"}, {"customer": "init"}),
+        (by_function, {"customer": "ACME"}, {"customer": "Init"}),
+    ],
+    ids=["by_name", "by_path", "by_function"],
+)
+def test_each_key_has_its_own_permits(throttle: ThrottleTest, limited: Any, acme: object, init: object) -> None:
     """Whether it is an argument, a part of one, or the result of a function."""
-    tasks = ("by_name", "by_path", "by_function")
-    app = workers.start_app(TERMS, count=2, pool="threads", concurrency=12)
-    for task in tasks:
-
-        def argument(customer: str, task: str = task) -> Any:
-            label = f"{task}/{customer}"
-            return label if task == "by_name" else {"customer": label}
-
-        for customer in ("acme", "init", "acme", "init", "globex"):
-            getattr(app, task).delay(argument(customer))
-        # A program without our header.
-        app.app.send_task(f"{TERMS}.{task}", args=[argument("acme")])
-        app.app.send_task(f"{TERMS}.{task}", args=[argument("hooli")])
-    each = {f"{task}/{customer}" for task in tasks for customer in ("acme", "init", "globex", "hooli")}
-    journal.wait_running(12)
-    state.wait_parked(9)
-    assert used(state) == {f"{label.partition('/')[0]}/{label}": 1 for label in each}
-    journal.let_go("go")
-    journal.wait_finished(21)
-    of_each = {"acme": 3, "init": 2, "globex": 1, "hooli": 1}
-    assert Counter(journal.order()) == {label: of_each[label.partition("/")[2]] for label in each}
-    assert {journal.max_running(label) for label in each} == {1}
-    state.wait_empty()
+    with throttle.gate() as gate:
+        limited.delay(acme)
+        app.send_task(limited.name, [init])  # as a program without our header
+        gate.wait_for(2)
+        line = [limited.delay(acme)]
+        throttle.assert_line(limited, line, key="acme")
+        line.append(app.send_task(limited.name, [acme]))
+        throttle.assert_line(limited, line, key="acme")
+        for key in ("acme", "init"):
+            throttle.assert_held(limited, 1, key=key)
+    throttle.drain()
+    throttle.assert_most_at_once(limited, 1)
 
 
 HOSTILE = ["*", "a\nb", "", " ", "\0", "a\x1fb", "\x01", "\x02", "äöü \N{SNOWMAN}", "x" * 10_000, None, Decimal("1.50")]
 
 
-def test_hostile_keys(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(TERMS, concurrency=len(HOSTILE))
-    app = workers.app(TERMS)
-    for key in HOSTILE * 2:
-        app.by_name.delay(key)
-    journal.wait_running(len(HOSTILE))
-    state.wait_parked(len(HOSTILE))
-    journal.let_go("go")
-    journal.wait_finished(2 * len(HOSTILE))
-    assert {journal.max_running(str(key)) for key in HOSTILE} == {1}
-    state.wait_empty()
+@pytest.mark.throttle_worker(concurrency=len(HOSTILE) + 1)
+@pytest.mark.usefixtures("throttle_worker")
+def test_hostile_keys(throttle: ThrottleTest) -> None:
+    with throttle.gate() as gate:
+        for key in HOSTILE:
+            by_name.delay(key)
+        gate.wait_for(len(HOSTILE))
+        for waits in [by_name.delay(key) for key in HOSTILE]:
+            throttle.assert_parked(waits)
+    assert len(throttle.drain().succeeded) == 2 * len(HOSTILE)
+    throttle.assert_most_at_once(by_name, 1)
 
 
-def test_a_key_that_cannot_be_found(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS)
-    with pytest.raises(ConfigurationError, match=r"by_path: key: .*order\.customer"):
-        app.by_path.delay({"client": "acme"})
-    for task, args, option in (
-        ("by_name", [], "key: the call has no 'customer_id'"),
-        ("by_path", [{"client": "acme"}], "key: the call has no 'order.customer'"),
-        ("by_function", [{"client": "acme"}], "customer"),
-        ("paced_pages", ["label", 0], "cost must be a whole number"),
-        ("by_pages", ["label", "many"], "cost must be a whole number"),
-    ):
-        result = app.app.send_task(f"{TERMS}.{task}", args=args)
-        error = result.get(propagate=False, timeout=20)
-        assert result.state == "FAILURE"
-        assert option in str(error)
-        if task != "by_function":  # the function's own error helps
-            assert isinstance(error, ConfigurationError)
-            assert f"{TERMS}.{task}" in str(error)
-    assert not journal.runs()
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.parametrize(
+    ("task", "args", "why"),
+    [
+        (by_name, [], r"by_name: key: the call has no 'customer_id'"),
+        (by_path, [{"client": "acme"}], r"by_path: key: the call has no 'order\.customer'"),
+        (by_function, [{"client": "acme"}], "by_function: the function given as key raised KeyError: 'customer'"),
+        (paced_pages, ["label", 0], "paced_pages.* cost must be a whole number"),
+        (by_pages, ["label", "many"], "by_pages.* cost must be a whole number"),
+    ],
+)
+def test_a_key_or_cost_that_cannot_be_found(throttle: ThrottleTest, task: Any, args: list[Any], why: str) -> None:
+    """To the caller, or as the result where a program without the library has sent it."""
+    with pytest.raises(ConfigurationError, match=why):
+        app.send_task(task.name, args).get(timeout=10)
+    throttle.assert_ran(task, times=0)
+    if task is not by_name:  # this call Python refuses
+        with pytest.raises(ConfigurationError, match=why):
+            task.delay(*args)
 
 
-def test_a_retry_keeps_the_key_that_was_found_first(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, concurrency=4)
-    result = journal.wait_begun(app.by_name_retried.delay("acme", "retry"))
-    assert used(state) == {"by_name_retried/acme": 1}
-    journal.let_go("retry")
-    assert result.get(timeout=20) == "not acme"
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_retry_keeps_the_key_that_was_found_first(throttle: ThrottleTest) -> None:
+    with throttle.gate() as gate:
+        result = retried.delay("acme")
+        for attempt in ("first", "second"):
+            gate.wait_for(1)
+            throttle.assert_held(retried, 1, key="acme")
+            gate.open(1 if attempt == "first" else 0)
+    assert result.get(timeout=10) == "not acme"
 
 
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Journal, state: State) -> None:
-    # More slots than "api" has permits: without a free slot a task does not ask, and is not parked before it does.
-    app = workers.start_app(TERMS, count=2, concurrency=9, env=NO_LOOK)
-    for _ in range(60):
-        app.both_hold.delay("flood", "flood")
-    journal.wait_running(2)
-    state.wait_parked(58)
-    for tenant in ("a", "b", "c"):
-        app.both_hold.delay(tenant)
-        app.both_hold.delay(tenant)
-    journal.wait_running(8)  # the flood keeps its two, and the others have the rest
-    assert used(state) == {"api": 8, "tenant/flood": 2, "tenant/a": 2, "tenant/b": 2, "tenant/c": 2}
-    app.both_hold.delay("d")
-    state.wait_parked(59)
-    journal.let_go("go")
-    journal.wait_finished(7)
-    assert len(journal.runs("flood")) == 2
-    journal.let_go("flood")
-    journal.wait_finished(67, timeout=40)
-    assert journal.max_running("flood") == 2
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_flooding_tenant_does_not_delay_others(throttle: ThrottleTest) -> None:
+    with throttle.gate(both) as gate:
+        for _ in range(20):
+            both.delay("flood")
+        gate.wait_for(2)
+        for tenant in "abc":
+            assert both_once.delay(tenant).get(timeout=10) == tenant
+        throttle.assert_held("tenant", 2, key="flood")
+    assert len(throttle.drain().succeeded) == 23
+    throttle.assert_most_at_once("tenant", 2, key="flood")
+    throttle.assert_most_at_once("api", 3)
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_with_an_identity_lock(throttle: ThrottleTest) -> None:
+    with throttle.gate() as gate:
+        first = both_once.delay("acme", "first")
+        gate.wait_for(1)
+        assert both_once.delay("acme", "first").id == first.id
+        same = app.send_task(both_once.name, ["acme", "first"])
+        both_once.delay("acme", "second")
+        throttle.assert_parked(both_once.delay("acme", "third"), behind="tenant", key="acme")
+        throttle.assert_duplicate(same, of=first)
+        throttle.assert_held("api", 2)
+        throttle.assert_held("tenant", 2, key="acme")
+    assert same.get(timeout=10) == "acme"
+    throttle.assert_ran(both_once, times=3)
+
+
+def test_in_canvases_and_with_a_countdown(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(), throttle.run_worker():
+        total = chord([both.s(f"t{number % 3}") for number in range(30)], collect.s())()
+        # Of the second one, the key is known only when the first has ended.
+        line = chain(plain.s("t0"), both.s(), both.s(), paced_each.s()).apply_async()
+        later = [both.apply_async(("t1",), countdown=0.3) for _ in range(5)]
+        assert total.get(timeout=30) == sorted(["t0", "t1", "t2"] * 10)
+        assert line.get(timeout=20) == "t0"
+        assert [result.get(timeout=20) for result in later] == ["t1"] * 5
+        throttle.drain()
+        throttle.assert_most_at_once("tenant", 2, at_most=True)
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 
-def assert_paced(runs: Sequence[Run], published: float, count: int, seconds: float, burst: int) -> None:
+def assert_paced(begun: Sequence[float], published: float, count: int, seconds: float, burst: int) -> None:
     """Check by the notes of the bodies that no start was too early.
 
     A body begins some time after the store has granted its start, so bodies can bunch up where grants did not. A
     window of bodies may have the grants in it and in the moment before. The n-th start of all has no such excuse:
     nothing makes it early.
     """
-    starts = sorted(run.started for run in runs)
-    for number, start in enumerate(starts):
+    begun = sorted(begun)
+    for number, start in enumerate(begun):
         assert start >= published + (number + 1 - burst) * seconds / count - 0.001, f"start {number} came early"
-        window = [other for other in starts if start <= other < start + seconds]
+        window = [other for other in begun if start <= other < start + seconds]
         assert len(window) <= count * (1 + LATE_BODY / seconds) + burst
 
 
-def test_a_rate_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, concurrency=2, env=NO_LOOK)
-    published = time.monotonic()
-    for number in range(103):
-        app.paced.delay(f"n{number}")
-    runs = journal.wait_finished(103, timeout=40)
-    assert_paced(runs, published, 50, 1.0, 3)
-    assert len({run.label for run in runs}) == 103
-    assert len({run.worker for run in runs}) == 2
-    state.wait_empty()
+def test_a_rate_over_two_workers(throttle: ThrottleTest) -> None:
+    """By the real clock: the workers know when to start the next ones."""
+    with throttle.run_worker(queues=["first"]), throttle.run_worker(queues=["second"]):
+        published = time.monotonic()
+        results = [paced.apply_async(queue=("first", "second")[number % 2]) for number in range(103)]
+        assert [result.get(timeout=30) for result in results] == [""] * 103
+    assert len(starts) == 103
+    assert_paced(starts, published, 50, 1.0, 3)
 
 
-def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, concurrency=4, env=NO_LOOK)
-    published = time.monotonic()
-    # Before the third start is due, however long it takes to publish them.
-    expires = datetime.now(timezone.utc) + timedelta(seconds=0.9)
-    for label in ("first", "second"):
-        app.seldom.delay(label)
-    journal.wait_finished(2)
-    revoked = [app.seldom.delay(f"revoked{number}") for number in range(3)]
-    expired = [app.seldom.apply_async((f"expired{number}",), expires=expires) for number in range(12)]
-    last = app.seldom.delay("last")
-    app.app.control.revoke([result.id for result in revoked])
-    assert last.get(timeout=20) == "last"
-    took = journal.runs("last")[0].started - published
-    # The third start of one a second with a burst of two; eleven more if the calls that never ran had counted.
-    assert 0.999 <= took < 6.0
-    workers.wait_discarded(*revoked)
-    until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
-    assert len(journal.runs()) == 3
-    state.wait_empty()
-
-
-def test_start_comes_due_while_its_worker_is_busy(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(TERMS, concurrency=1, queues="celery,busy", env=NO_LOOK)
-    conf = {"worker_prefetch_multiplier": 1}
-    other = workers.start(TERMS, concurrency=1, queues="celery,other", env=NO_LOOK, conf=conf)
-    app = workers.app(TERMS)
-    for number in range(3):
-        app.seldom.apply_async((f"before{number}",), queue="busy")
-    journal.wait_finished(3)
-    app.plain_hold.apply_async(("long",), queue="busy")
+@pytest.mark.usefixtures("throttle_worker")
+def test_revoked_and_expired_tasks_cost_no_start(throttle: ThrottleTest) -> None:
     for _ in range(2):
-        app.plain_hold.apply_async(("short",), queue="other")
-    journal.wait_running(2)
-    # The other one takes nothing more from the broker, so the busy one parks these, and alone has their times.
-    other.wait_for_log("received", times=2)
-    for number in range(2):
-        app.seldom.delay(f"due{number}")
-    state.wait_parked(2)
-    journal.let_go("short")
-    journal.wait_finished(2, task="terms.plain_hold")
-    journal.wait_finished(5, task="terms.seldom")
-    assert journal.running("long")
-    journal.let_go("long")
-    journal.wait_finished(8)
-    state.wait_empty()
+        throttle.assert_started(seldom.delay())
+    soon = datetime.now(timezone.utc) + timedelta(seconds=0.5)
+    expired = [seldom.apply_async(expires=soon) for _ in range(3)]
+    revoked = [seldom.delay() for _ in range(3)]
+    last = [seldom.delay(label) for label in "ab"]
+    throttle.assert_parked(last[1])
+    app.control.revoke([result.id for result in revoked])
+    until(lambda: not any(throttle.control.explain(each).place for each in revoked))  # a worker looks once a second
+    until(lambda: datetime.now(timezone.utc) > soon)
+    throttle.advance(7200)  # two more starts
+    assert [result.get(timeout=10) for result in last] == ["a", "b"]
+    until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
+    assert len(starts) == 4
+
+
+@pytest.mark.throttle(worker_prefetch_multiplier=1)
+def test_start_comes_due_while_its_worker_is_busy(throttle: ThrottleTest) -> None:
+    """By the real clock. The worker that parked the tasks has no slot, so the other has to start them."""
+    busy = throttle.run_worker(concurrency=1, queues=["celery", "busy"])
+    other = throttle.run_worker(concurrency=1, queues=["celery", "other"])
+    with busy, other as full, throttle.gate(plain) as shorts, throttle.gate(long) as longs:
+        for _ in range(2):
+            plain.apply_async(queue="other")
+        until(lambda: not full.takes_messages)  # so the busy one parks these, and alone has their times
+        throttle.assert_started(second.apply_async(queue="busy"))
+        held = long.apply_async(queue="busy")
+        longs.wait_for(1)
+        due = [second.delay() for _ in range(2)]
+        for each in due:
+            throttle.assert_parked(each)
+        shorts.open()
+        for each in due:
+            each.get(timeout=10)
+        assert longs.waiting == (held.id,)
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
 
 
-def test_costs(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, concurrency=4)
-    app.by_pages.delay("pages", pages=2)
-    app.by_pages.delay("default")
-    journal.wait_running(2)
-    assert used(state) == {"memory": 3}
-    app.by_parts.delay("parts", [1, 2, 3])
-    state.wait_parked(1)
-    journal.let_go("pages")
-    journal.wait_running(1, "parts")
-    assert used(state) == {"memory": 4}
-    journal.let_go("default", "parts")
-    journal.wait_finished(3)
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+def test_costs(throttle: ThrottleTest) -> None:
+    with throttle.gate() as gate:
+        by_pages.delay(pages=2)
+        gate.wait_for(1)
+        by_pages.delay()
+        throttle.assert_held(memory, 3)
+        parts = by_parts.delay([1, 2, 3])
+        throttle.assert_parked(parts, behind=memory)
+        gate.open(1)
+        throttle.assert_started(parts)
+        throttle.assert_held(memory, 4)
 
 
-# -- turns -------------------------------------------------------------------------------------------------------------
+# -- as long and as many as may be -------------------------------------------------------------------------------------
 
 
-def test_tenants_take_turns(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, concurrency=2)
-    journal.wait_begun(app.in_turns.delay("first", "first"))
-    for _ in range(20):
-        app.in_turns.delay("flood")
-    state.wait_parked(20)
-    for _ in range(5):
-        app.in_turns.delay("other")
-    state.wait_parked(25)
-    journal.let_go("first")
-    journal.wait_finished(26)
-    order = journal.order()[1:]
-    # One of each in each round, until the other one's are through.
-    assert [Counter(order[place : place + 2]) for place in range(0, 10, 2)] == [{"flood": 1, "other": 1}] * 5
-    assert order[10:] == ["flood"] * 15
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_start_deadline(throttle: ThrottleTest) -> None:
+    """It ends the task as Celery's own ``expires`` does, and the chord of a part."""
+    with throttle.hold(slot):
+        late = hurried.apply_async(link_error=on_error.s())
+        whole: Any = chord([hurried.s("part"), plain.s("other part")], collect.s())()
+        in_time = patient.delay("in time")
+        for each in (late, whole.parent.results[0], in_time):
+            throttle.assert_parked(each, behind=slot)
+        throttle.advance(61)
+        throttle.assert_dropped(late, "expired")
+        throttle.assert_parked(in_time, place=1)
+        soon = datetime.now(timezone.utc) + timedelta(seconds=0.3)
+        other = chord([patient.s("expires").set(expires=soon), plain.s("third part")], collect.s())()
+        until(lambda: datetime.now(timezone.utc) > soon)
+    for each in (whole, other):
+        assert isinstance(each.get(propagate=False, timeout=10), ChordError)
+    assert hurried.delay("at once").get(timeout=10) == "at once"
+    assert in_time.get(timeout=10) == "in time"
+    for task, times in ((hurried, 1), (patient, 1), (collect, 0), (on_error, 0)):
+        throttle.assert_ran(task, times=times)  # nor does Celery call an errback of tasks that expire
 
 
-# -- as long as may be -------------------------------------------------------------------------------------------------
+@pytest.mark.throttle(worker_send_task_events=True)
+@pytest.mark.usefixtures("throttle_worker")
+def test_the_end_of_a_start_deadline_is_an_event_of_celery(throttle: ThrottleTest) -> None:
+    heard: list[dict[str, Any]] = []
+    with app.connection_for_read() as own:
+        receiver = app.events.Receiver(own, handlers={"task-revoked": heard.append})
+        with receiver.consumer_context() as (connection, _, _), throttle.hold(slot):
 
-
-def test_a_start_deadline(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, concurrency=4, options=["-E"])
-    revoked: list[dict[str, Any]] = []
-    with app.app.connection_for_read() as own:
-        receiver = app.app.events.Receiver(own, handlers={"task-revoked": revoked.append})
-        with receiver.consumer_context() as (connection, _, _):
-            journal.wait_begun(app.patient.delay("hold"))
-            late = app.hurried.apply_async(("late",), link_error=app.on_error.s())
-            whole = chord([app.hurried.s("part"), app.plain.s("other part")], app.collect.s())()
-            in_time = app.in_time.delay("in time")
-
-            def heard() -> bool:
+            def drained() -> list[dict[str, Any]]:
                 with suppress(TimeoutError):
                     connection.drain_events(timeout=0.1)
-                return len(revoked) == 2
+                return heard
 
-            until(heard, timeout=20)
-    assert {event["expired"] for event in revoked} == {True}
-    with pytest.raises(TaskRevokedError, match="expired"):
-        late.get(timeout=10)
-    assert late.state == "REVOKED"
-    assert isinstance(whole.get(propagate=False, timeout=10), ChordError)
-    assert not journal.runs("in time")
-    # As one that Celery itself finds to have expired.
-    soon = datetime.now(timezone.utc) + timedelta(seconds=0.3)
-    other = chord([app.in_time.s("expires").set(expires=soon), app.plain.s("third part")], app.collect.s())()
-    state.wait_parked(2)
-    until(lambda: datetime.now(timezone.utc) > soon)
-    journal.let_go("hold")
-    assert isinstance(other.get(propagate=False, timeout=10), ChordError)
-    assert in_time.get(timeout=10) == "in time"
-    assert app.hurried.delay("at once").get(timeout=10) == "at once"
-    assert not journal.runs("late")
-    assert not journal.runs("part")
-    assert not journal.runs("expires")
-    assert not journal.runs("collect")
-    assert not journal.runs("on_error"), "nor does Celery call it for tasks that expire"
-    state.wait_empty()
+            assert not drained()  # which subscribes
+            late = hurried.delay()
+            throttle.assert_parked(late)
+            throttle.advance(61)
+            until(drained)
+    assert [(each["uuid"], each["expired"]) for each in heard] == [(late.id, True)]
 
 
-def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(
-    workers: Workers, journal: Journal, state: State
-) -> None:
-    app = workers.start_app(TERMS, concurrency=4)
-    journal.wait_begun(app.hurried_once.delay("hold"))
-    late = app.app.send_task(f"{TERMS}.hurried_once", args=["late"])
-    with pytest.raises(TaskRevokedError, match="expired"):
-        late.get(timeout=20)
-    assert journal.running("hold")
-    journal.let_go("hold")
-    journal.wait_finished(1)
-    assert not journal.runs("late")
-    state.wait_empty()
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(throttle: ThrottleTest) -> None:
+    with throttle.gate() as gate:
+        runs = once.delay()
+        gate.wait_for(1)
+        late = app.send_task(once.name)
+        throttle.assert_duplicate(late, of=runs)
+        throttle.advance(61)
+        throttle.assert_dropped(late, "expired")
+        assert gate.waiting == (runs.id,)
 
 
-# -- as many as may be -------------------------------------------------------------------------------------------------
+def test_unparkable_task_stays_in_the_broker(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(concurrency=2), throttle.hold(few_wait):
+        for _ in range(10):
+            app.send_task(few_wait.name)  # by name: `delay` would refuse those that may not wait
+        assert plain.delay("meanwhile").get(timeout=10) == "meanwhile"
+        throttle.settle()
+        assert throttle.control.limit(few_wait).status().parked == 2
+        throttle.assert_ran(few_wait, times=0)
+    # The worker has stopped, and the next one gets the rest from the broker.
+    with throttle.run_worker(concurrency=2):
+        throttle.assert_ran(few_wait, times=10, within=30)
+        throttle.drain()
+        throttle.assert_most_at_once(few_wait, 1)
 
 
-def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(TERMS, concurrency=2)
-    app = workers.app(TERMS)
-    journal.wait_begun(app.few_wait.delay("hold", hold=True))
-    for number in range(10):
-        # By name: `delay` would refuse those that may not wait.
-        app.app.send_task(app.few_wait.name, (f"n{number}",))
-    state.wait_parked(2)
-    app.plain.delay("meanwhile")
-    journal.wait_finished(1, "meanwhile")
-    assert state.count == 2
-    # The worker stops, and the next one gets the rest from the broker.
-    worker.term()
-    journal.let_go("hold")
-    assert worker.wait() == 0
-    workers.start(TERMS, concurrency=2)
-    journal.wait_finished(12, timeout=60)
-    assert Counter(journal.order()) == Counter(["hold", "meanwhile", *(f"n{number}" for number in range(10))])
-    assert journal.max_running(task="few_wait") == 1
-    state.wait_empty()
-
-
-# -- declarations ------------------------------------------------------------------------------------------------------
+# -- workers that differ -----------------------------------------------------------------------------------------------
 
 
 def test_two_workers_that_declare_a_limit_differently(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(TERMS, concurrency=6)
+    """The newest declaration holds, also for the tasks that wait."""
+    app = workers.start_app(TERMS, concurrency=6, env=NO_LOOK)
     name = f"{TERMS}.by_name"
-    second = workers.start(TERMS, concurrency=6, conf={"task_annotations": {name: {"limit": 3}}})
-    second.wait_for_log(rf"limit '{name}' was declared as 1 .*3 ")
-    app = workers.app(TERMS)
     for _ in range(5):
         app.by_name.delay("acme")
+    journal.wait_running(1)
+    state.wait_parked(4)
+    raised = {"task_annotations": {name: {"limit": 3}}}
+    second = workers.start(TERMS, concurrency=6, env=NO_LOOK, conf=raised)
+    second.wait_for_log(rf"limit '{name}' was declared as 1 .*3 ")
     journal.wait_running(3)
     state.wait_parked(2)
     third = workers.start(TERMS, conf={"task_annotations": {f"{TERMS}.paced": {"rate": "60/s"}, name: {"limit": 3}}})
@@ -377,41 +424,7 @@ def test_report_names_the_workers_that_declare_differently(workers: Workers) -> 
     until(lambda: not differing())
 
 
-# -- together with the rest --------------------------------------------------------------------------------------------
-
-
-def test_with_an_identity_lock(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, concurrency=4)
-    first = journal.wait_begun(app.both_once.delay("acme", "first"))
-    assert app.both_once.delay("acme", "first").id == first.id
-    same = app.app.send_task(f"{TERMS}.both_once", args=["acme", "first"])
-    app.both_once.delay("acme", "second")
-    journal.wait_running(2)
-    app.both_once.delay("acme", "third")
-    state.wait_parked(2)
-    assert used(state) == {"api": 2, "tenant/acme": 2}
-    journal.let_go("first", "second", "third")
-    assert same.get(timeout=20) == "acme"
-    journal.wait_finished(3)
-    assert len(journal.runs()) == 3
-    state.wait_empty()
-
-
-def test_in_canvases_and_with_a_countdown(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(TERMS, count=2, concurrency=4)
-    parts = [app.both.s(f"t{number % 3}", 0.01) for number in range(30)]
-    total = chord(parts, app.collect.s())()
-    # Of the second one, the key is known only when the first has ended.
-    line = chain(app.plain.s("t0"), app.both.s(0.01), app.both.s(), app.paced_each.s()).apply_async()
-    later = [app.both.apply_async(("t1", 0.01), countdown=0.3) for _ in range(5)]
-    assert total.get(timeout=40) == sorted(["t0", "t1", "t2"] * 10)
-    assert line.get(timeout=20) == "t0"
-    assert [result.get(timeout=20) for result in later] == ["t1"] * 5
-    assert max(journal.max_running(f"t{number}", task="terms.both") for number in range(3)) <= 2
-    state.wait_empty()
-
-
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     app = workers.start_app(TERMS, count=2, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
     published = time.monotonic()
@@ -421,5 +434,5 @@ def test_pools(pool: str, workers: Workers, journal: Journal, state: State) -> N
     journal.wait_finished(60, timeout=60)
     assert max(journal.max_running(f"t{number}") for number in range(3)) <= 2
     assert journal.max_running(task="paced_two") <= 2
-    assert_paced(journal.runs(task="paced_two"), published, 50, 1.0, 1)
+    assert_paced([run.started for run in journal.runs(task="paced_two")], published, 50, 1.0, 1)
     state.wait_empty()

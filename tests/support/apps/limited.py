@@ -11,14 +11,12 @@ from tests.support.journal import Journal
 app = new_app("limited")
 
 
-def _call(
-    task: Any, label: str, retry_after: float | str, limit: str | None = None, max_rounds: int | None = None
-) -> str:
+def _call(task: Any, label: str, retry_after: float, limit: str | None = None) -> str:
     """Get a "slow down" until the test lets it go."""
     journal = Journal.from_environment()
     with journal.run(task.request, label):
         if not journal.is_let_go(label):
-            raise RateLimited(retry_after, limit, max_rounds)
+            raise RateLimited(retry_after, limit)
     return f"{label} after {task.request.retries}"
 
 
@@ -32,30 +30,9 @@ def call_late(self: Any, label: str, retry_after: float = 0.2) -> str:
     return _call(self, label, retry_after)
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=1)
-def call_one(self: Any, label: str, retry_after: float = 0.2) -> str:
-    return _call(self, label, retry_after)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=4, key="customer")
-def call_for(self: Any, label: str, customer: str, retry_after: float = 0.2) -> str:  # noqa: ARG001 - the key
-    return _call(self, label, retry_after)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=4, singleton=True)
-def call_once(self: Any, label: str, retry_after: float = 0.2) -> str:
-    return _call(self, label, retry_after)
-
-
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("api", 2))
 def call_about(self: Any, label: str, limit: str) -> str:
     return _call(self, label, 60, limit)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=4)
-def call_twice_more(self: Any, label: str, retry_after: str = "0.1") -> str:
-    """As a Retry-After header has it; and not for ever."""
-    return _call(self, label, retry_after, max_rounds=2)
 
 
 @app.task(shared=False, bind=True)
@@ -73,17 +50,3 @@ def call_without(self: Any, label: str, retry_after: float = 0.2) -> str:
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("crowd", 1, max_parked=2))
 def crowd(self: Any, label: str) -> str:
     return run_held(self, label)
-
-
-@app.task(shared=False)
-def collect(labels: list[str]) -> list[str]:
-    """The end of a chord."""
-    return sorted(labels)
-
-
-booked = Limit("booked", rate="1/d")
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=booked)
-def book(self: Any, label: str) -> str:
-    return run_for(self, label)

@@ -94,15 +94,6 @@ def hold_last(self: Any, label: str, payload: object = None) -> str:  # noqa: AR
 hold_started = make_held("hold_started", base=Throttled, singleton=True, lock_until="started")
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="started", on_conflict="raise")
-def again_started(self: Any, label: str) -> str:
-    """Is tried again."""
-    _hold(self, label)
-    if not self.request.retries:
-        raise self.retry(countdown=0)
-    return label
-
-
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="expires")
 def fails(self: Any, label: str) -> None:
     _quick(self, label)
@@ -128,24 +119,6 @@ def retries(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def takes(self: Any, todo: list[str]) -> str:
-    """Takes one from its own list at each attempt."""
-    label = _quick(self, todo.pop())
-    if todo:
-        raise self.retry(countdown=0)
-    return label
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1)
-def takes_one(self: Any, todo: list[str]) -> str:
-    """The same, with a limit; holds while there is more."""
-    if len(todo) > 1:
-        _hold(self, todo.pop())
-        raise self.retry(countdown=0)
-    return _quick(self, todo.pop())
-
-
 @app.task(
     shared=False, bind=True, base=Throttled, singleton=True, retry_on_worker_lost=True, default_retry_delay=0
 )  # fmt: skip
@@ -166,24 +139,6 @@ def dies_full(self: Any, label: str) -> str:
         _hold(self, label)
         os._exit(3)
     return _quick(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="raise")
-def again(self: Any, label: str, first: bool = False) -> str:
-    """The first holds and is tried again."""
-    if first and not self.request.retries:
-        _hold(self, label)
-        raise self.retry(args=[label], kwargs={"first": first}, countdown=1)
-    return _hold(self, f"{label}2")
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def gives_place(self: Any, label: str, to: str) -> str:
-    """Replaces itself with another singleton, and is not over yet when that comes to a worker."""
-    try:
-        return str(self.replace(hold.s(to)))
-    finally:
-        _hold(self, label)
 
 
 @app.task(shared=False, bind=True)
