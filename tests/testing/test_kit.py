@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import pools
+from kombu.exceptions import EncodeError
 
 from celery_throttle import ConfigurationError, testing
 from celery_throttle.clients import StoreClient
@@ -358,6 +359,14 @@ def test_drain_counts(kit: ThrottleTest, tasks: Any) -> None:
     lines = str(drained).splitlines()
     assert lines[0] == "3 succeeded, 1 failed, 1 sent back, 0 ended without a body, 3 left"
     assert "Limit crawls is full: 5 of 5 permits are held." in lines
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_call_that_cannot_be_published_is_no_call(kit: ThrottleTest, tasks: Any) -> None:
+    with pytest.raises(EncodeError):
+        tasks["render"].delay(object())
+    kit.settle()
+    assert kit.drain().left == ()
 
 
 def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, worker: Worker) -> None:
