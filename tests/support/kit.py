@@ -1,0 +1,56 @@
+"""The test kit for users, on the server of the session: its fixtures ``throttle`` and ``throttle_worker``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.embedded import EmbeddedServer
+    from celery_throttle.testing import ThrottleTest
+
+__all__ = ["assert_all_ended", "begun", "new_app", "task_maker", "throttle_server"]
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+@pytest.fixture(scope="session")
+def throttle_server(server: EmbeddedServer) -> str:
+    """The URL of the server of the kit's fixtures."""
+    return server.url
+
+
+def new_app(name: str, **settings: Any) -> Any:
+    """Return an app for the kit, whose own broker and store cannot be reached."""
+    app = Celery(name, broker=NOWHERE, backend=NOWHERE, set_as_current=False)
+    app.conf.update(settings)
+    return app
+
+
+def of_label(label: str, payload: object = None) -> str:  # noqa: ARG001 - for its publisher
+    """Return the label: the body of most tasks."""
+    return label
+
+
+def task_maker(app: Any) -> Callable[..., Any]:
+    """Return a function that makes tasks of an app from their names, bodies and options."""
+
+    def make(name: str, body: Callable[..., Any] = of_label, **options: Any) -> Any:
+        return app.task(body, shared=False, name=f"{app.main}.{name}", **options)
+
+    return make
+
+
+def begun(throttle: ThrottleTest, result: Any) -> Any:
+    """Wait until the body of a task has begun; return the result of the task."""
+    throttle.assert_started(result)
+    return result
+
+
+def assert_all_ended(throttle: ThrottleTest) -> None:
+    """Assert that all tasks have ended, and have left no permit and no lock."""
+    assert (throttle.drain().left, throttle.control.holders()) == ((), ())
