@@ -53,4 +53,5 @@ def begun(throttle: ThrottleTest, result: Any) -> Any:
 
 def assert_all_ended(throttle: ThrottleTest) -> None:
     """Assert that all tasks have ended, and have left no permit and no lock."""
-    assert (throttle.drain().left, throttle.control.holders()) == ((), ())
+    left = (*throttle.drain().left, *throttle.control.holders())
+    assert not left, left
