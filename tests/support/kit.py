@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
+from tests.support.looks import LOOK_EVERY, look_every
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.testing import ThrottleTest
 
-__all__ = ["assert_all_ended", "begun", "new_app", "task_maker", "throttle_server"]
+__all__ = ["assert_all_ended", "begun", "hints_only", "new_app", "task_maker", "throttle_server"]
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -22,6 +24,14 @@ NOWHERE = "redis://127.0.0.1:1"
 def throttle_server(server: EmbeddedServer) -> str:
     """The URL of the server of the kit's fixtures."""
     return server.url
+
+
+@pytest.fixture
+def hints_only() -> Iterator[None]:
+    """Workers look for work after a hint, or at the time that the store gave, and only once an hour on their own."""
+    look_every(3600)
+    yield
+    look_every(LOOK_EVERY)
 
 
 def new_app(name: str, **settings: Any) -> Any:
