@@ -145,6 +145,21 @@ def test_no_connection_is_left(server: EmbeddedServer) -> None:
     assert (app.conf.broker_url in str(pools.connections), len(pools.producers)) == (False, producers)
 
 
+def test_no_subscription_of_a_body_is_left(server: EmbeddedServer, redis: Redis) -> None:
+    """The thread of a body that publishes subscribes to the result, which may be collected when the server is gone."""
+    app, results = make_shop(), []
+
+    def publish() -> None:
+        results.append(app.tasks["shop.render"].delay(1))
+
+    parent = app.task(publish, shared=False, name="shop.publish")
+    with ThrottleTest(app, url=lambda: server.url) as kit, kit.run_worker():
+        parent.delay().get(timeout=10)
+        kit.drain()
+    assert redis.pubsub_channels() == []
+    assert len(results) == 1
+
+
 def test_a_server_that_was_given(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THROTTLE_TEST_URL", server.url)
     with ThrottleTest(make_shop()) as kit:
