@@ -54,11 +54,6 @@ plain = make_task("plain")
 
 
 @pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
-@pytest.fixture
 def kit(hints_only: None, throttle: ThrottleTest) -> Iterator[ThrottleTest]:  # noqa: ARG001
     """The kit with a worker that starts each task after a hint, or at the time that the store gave."""
     with throttle.run_worker(concurrency=6):

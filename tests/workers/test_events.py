@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from celery import states
@@ -32,11 +32,6 @@ raises = make_task("raises", base=Throttled, singleton=True, on_conflict="raise"
 skips = make_task("skips", base=Throttled, singleton=True, on_conflict="skip")
 one = make_task("one", base=Throttled, limit=1)
 limited = make_task("limited", be_limited, base=Throttled, limit=4)
-
-
-@pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
 
 
 @pytest.fixture

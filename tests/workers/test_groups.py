@@ -26,11 +26,6 @@ anywhere = make_task("anywhere", base=Throttled, limit=1)
 
 
 @pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
-@pytest.fixture
 def used(throttle: ThrottleTest, server: EmbeddedServer) -> Callable[[str], dict[str, int]]:
     """``used("eu")`` returns the permits in use in one group, as a program of this group alone sees them."""
     return lambda group: State(lambda: server.url, throttle_prefix=throttle.prefix, throttle_group=group).used

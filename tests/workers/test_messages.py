@@ -108,11 +108,6 @@ note_error = make_task("note_error", of_callback)
 
 
 @pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
-@pytest.fixture
 def redis(server: EmbeddedServer) -> Iterator[Redis]:
     """A client of the server, whose data stays."""
     with Redis.from_url(server.url) as client:

@@ -83,11 +83,6 @@ collect = make_task("collect", of_chord)
 
 
 @pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
-@pytest.fixture
 def kit(throttle: ThrottleTest) -> Iterator[ThrottleTest]:
     """The kit with two workers, so that a duplicate comes to either."""
     with throttle.run_worker(), throttle.run_worker():

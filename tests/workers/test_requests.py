@@ -154,11 +154,6 @@ strategic = task_maker(APP)(
 )  # fmt: skip
 
 
-@pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
 @ROADS
 @pytest.mark.usefixtures("throttle_worker")
 def test_a_strategy_of_the_users(throttle: ThrottleTest, parked: bool) -> None:

@@ -33,11 +33,6 @@ Heard = list[tuple[str, str, dict[str, Any]]]
 
 
 @pytest.fixture
-def throttle_celery_app() -> Any:
-    return APP
-
-
-@pytest.fixture
 def heard() -> Iterator[Callable[[str], Heard]]:
     """``heard(name)`` returns what receivers of a signal got; each signal has another one, which raises."""
     got: Heard = []

@@ -9,19 +9,14 @@ import pytest
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.testing import ThrottleTest
+from tests.support.apps import sites
 from tests.support.apps.sites import BOX, GPU, THUMBS
-from tests.support.apps.sites import app as sites_app
 from tests.support.journal import Journal, Run, peak
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 
-SITES = "tests.support.apps.sites"
-
-
-@pytest.fixture
-def throttle_celery_app() -> Any:
-    return sites_app
+SITES, APP = "tests.support.apps.sites", sites.app
 
 
 def on(workers: Workers, host: str, lease: float = 30) -> Worker:
