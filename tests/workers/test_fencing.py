@@ -51,9 +51,12 @@ def make_app(orders: sqlite3.Connection, **conf: Any) -> Any:
         )
         return "charged"
 
-    @app.task(shared=False, base=Throttled, singleton=True, name="tokens", bind=True)
-    def tokens(self: Any, number: int) -> Any:
+    def see(self: Any, number: int) -> Any:
         return number, self.fencing_token_or_none, self.fencing_token, self.fencing_token_or_none
+
+    options: dict[str, Any] = {"shared": False, "base": Throttled, "singleton": True, "bind": True}
+    app.task(name="tokens", **options)(see)
+    app.task(name="limited", limit=1, **options)(see)
 
     @app.task(shared=False, base=Throttled, singleton=True, name="or_none", bind=True)
     def or_none(self: Any) -> Any:
@@ -114,14 +117,23 @@ def test_a_run_without_a_lock_fails(orders: sqlite3.Connection, conf: dict[str, 
 
 
 def test_runs_with_a_lock_have_growing_tokens_of_the_store(orders: sqlite3.Connection, server: EmbeddedServer) -> None:
+    """Those that were parked have one, too."""
     app = make_app(orders)
+    tokens = []
+
+    def see_token(result: Any) -> None:
+        number, token, *others = result.get(timeout=20)
+        assert (number, others) == (7, [token, token])
+        tokens.append(token)
+
     with ThrottleTest(app, url=lambda: server.url) as throttle, throttle.run_worker():
-        tokens = []
         for _ in range(3):
-            number, token, *others = app.tasks["tokens"].delay(7).get(timeout=20)
-            assert (number, others) == (7, [token, token])
-            tokens.append(token)
+            see_token(app.tasks["tokens"].delay(7))
             throttle.drain()  # the lock is free
+        with throttle.hold("limited"):
+            parked = app.tasks["limited"].delay(7)
+            throttle.assert_parked(parked)
+        see_token(parked)
         assert app.tasks["charge"].delay(17).get(timeout=20) == "charged"
     assert sorted(set(tokens)) == tokens
     assert tokens[0] > 10**15
