@@ -17,6 +17,7 @@ from celery.contrib.testing.worker import start_worker
 from celery_throttle import ConfigurationError, NoFencingToken, Throttled, ThrottleError
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.testing import ThrottleTest
+from tests.support.kit import task_maker
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -54,9 +55,9 @@ def make_app(orders: sqlite3.Connection, **conf: Any) -> Any:
     def see(self: Any, number: int) -> Any:
         return number, self.fencing_token_or_none, self.fencing_token, self.fencing_token_or_none
 
-    options: dict[str, Any] = {"shared": False, "base": Throttled, "singleton": True, "bind": True}
-    app.task(name="tokens", **options)(see)
-    app.task(name="limited", limit=1, **options)(see)
+    make_task = task_maker(app)
+    make_task("tokens", see, bind=True, base=Throttled, singleton=True)
+    make_task("limited", see, bind=True, base=Throttled, singleton=True, limit=1)
 
     @app.task(shared=False, base=Throttled, singleton=True, name="or_none", bind=True)
     def or_none(self: Any) -> Any:
@@ -88,7 +89,7 @@ def test_eager_mode_charges(orders: sqlite3.Connection) -> None:
 
 def test_eager_tokens_grow_and_stay_within_a_run(orders: sqlite3.Connection) -> None:
     app = make_app(orders, task_always_eager=True)
-    task = app.tasks["tokens"]
+    task = app.tasks["fencing.tokens"]
     runs = [task.delay(7).get(), task.apply((7,)).get(), task(7), task.s(7).delay().get()]
     seen = [token for _, token, *others in runs if others == [token, token]]
     assert len(seen) == 4
@@ -128,10 +129,10 @@ def test_runs_with_a_lock_have_growing_tokens_of_the_store(orders: sqlite3.Conne
 
     with ThrottleTest(app, url=lambda: server.url) as throttle, throttle.run_worker():
         for _ in range(3):
-            see_token(app.tasks["tokens"].delay(7))
+            see_token(app.tasks["fencing.tokens"].delay(7))
             throttle.drain()  # the lock is free
-        with throttle.hold("limited"):
-            parked = app.tasks["limited"].delay(7)
+        with throttle.hold("fencing.limited"):
+            parked = app.tasks["fencing.limited"].delay(7)
             throttle.assert_parked(parked)
         see_token(parked)
         assert app.tasks["charge"].delay(17).get(timeout=20) == "charged"
