@@ -62,8 +62,8 @@ def test_a_lost_worker_loses_its_permits_in_every_group(throttle: ThrottleTest) 
         results = publish()
         throttle.settle()
         early = {each for each in gate.waiting if each not in {result.id for result in results[4:8]}}
-        lost.lose()
         with throttle.run_worker(concurrency=8):
+            lost.lose()
             throttle.advance(60)
             gate.open()
             # The lost task of "us" is acknowledged late, so it runs again.

@@ -420,6 +420,8 @@ def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -
         kit.assert_held(limited, 1)
         gate.open(1)
         kit.assert_started(second)
+    # First, because Celery may lose the end of a task of which there was another result object.
+    kit.drain()
     assert [each.get(timeout=QUICKLY) for each in (first, second, *duplicates)] == ["a", "b", "b", "a"]
     kit.assert_ran(limited, times=2)
     kit.assert_most_at_once(limited, 1)
