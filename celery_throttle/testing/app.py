@@ -91,7 +91,7 @@ def moved_to(app: Any, url: str, prefix: str) -> Iterator[None]:
     without = {name: value for name, value in os.environ.items() if name not in _CELERYS}
     before = {name: vars(_STATE)[name] for name in ("default_app", "_task_join_will_block")}
     current = vars(_STATE._tls).get("current_app")  # noqa: SLF001
-    with mock.patch.dict(os.environ, without, clear=True), configured(app, settings):
+    with mock.patch.dict(os.environ, without, clear=True), configured(app, settings), _unsubscribed(app):
         app.set_current()
         app.set_default()  # the threads of a worker run the tasks of the default app
         try:
@@ -129,7 +129,27 @@ def _forget(app: Any) -> None:
     for cached, names in ((own, _CACHED), (amqp, _CACHED_BY_AMQP)):
         for name in names:
             cached.pop(name, None)
-    if (consumer := getattr(app._backend, "result_consumer", None)) is not None:  # noqa: SLF001
+    _unsubscribe(app._backend)  # noqa: SLF001
+    own.update(_local=threading.local(), _backend_cache=None)
+
+
+@contextmanager
+def _unsubscribed(app: Any) -> Iterator[None]:
+    """Stop the subscriptions to results after the block; each thread with a body that publishes has a backend."""
+    made: list[Any] = []
+    make = app._get_backend  # noqa: SLF001
+
+    def get_backend() -> Any:
+        made.append(make())
+        return made[-1]
+
+    with mock.patch.object(app, "_get_backend", get_backend):
+        yield
+    for backend in made:
+        _unsubscribe(backend)
+
+
+def _unsubscribe(backend: Any) -> None:
+    if (consumer := getattr(backend, "result_consumer", None)) is not None:
         consumer.stop()
         vars(consumer).pop("_pubsub", None)  # else each result that is collected would connect again
-    own.update(_local=threading.local(), _backend_cache=None)

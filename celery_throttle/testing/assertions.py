@@ -90,8 +90,8 @@ class Assertions(Scene):
     def assert_dropped(self, result: Any, why: str = "", within: float = 2) -> None:
         """Assert that a task ended as revoked, without a body, and that ``why`` is a part of the reason.
 
-        The reason of a ``start_deadline`` is "expired", that of an operator "dropped by ...", that of a newer call
-        "replaced".
+        The reason of a ``start_deadline`` is "expired", that of an operator "dropped by ...". That of a newer
+        call is "replaced" or "revoked".
         """
         task = self._id("assert_dropped", result)
         named, ended = self._named(task), self._result(task)

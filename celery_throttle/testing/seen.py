@@ -7,7 +7,7 @@ import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.signals import before_task_publish, task_postrun, task_prerun, task_revoked
+from celery.signals import after_task_publish, before_task_publish, task_postrun, task_prerun, task_revoked
 from celery.utils.time import maybe_iso8601
 
 from celery_throttle.core.policy import costs_of
@@ -67,8 +67,10 @@ class Seen:
         self.bodies: list[Body] = []
         self.over: set[str] = set()
         self.gates: list[Gate] = []
+        self._publishing: dict[str, Call] = {}
         self._receivers: list[tuple[Any, Any]] = [
-            (before_task_publish, self._published),
+            (before_task_publish, self._is_published),
+            (after_task_publish, self._was_published),
             (task_prerun, self._begins),
             (task_postrun, self._ended),
             (task_revoked, lambda request, **_: self._without_body(request.id)),
@@ -88,6 +90,7 @@ class Seen:
     def clear(self) -> None:
         """Forget all records."""
         self.calls.clear()
+        self._publishing.clear()
         self.bodies.clear()
         self.over.clear()
 
@@ -115,7 +118,7 @@ class Seen:
     def _changed(self) -> None:
         self.version = next(self._versions)
 
-    def _published(self, sender: Any, body: Any, headers: Any, **about: Any) -> None:
+    def _is_published(self, sender: Any, body: Any, headers: Any, **about: Any) -> None:
         if "id" not in headers or sender not in self._app.tasks:  # of an old protocol, or of another program
             return
         queue = about["declare"][0].name if about.get("declare") else about["routing_key"]
@@ -123,8 +126,13 @@ class Seen:
         if eta is not None and eta.tzinfo is None:
             eta = eta.replace(tzinfo=self._app.timezone)
         published = 1 + (before.published if before else 0)
-        self.calls[headers["id"]] = Call(sender, tuple(body[0]), dict(body[1]), str(queue), eta, published)
-        self._changed()
+        self._publishing[headers["id"]] = Call(sender, tuple(body[0]), dict(body[1]), str(queue), eta, published)
+
+    def _was_published(self, headers: Any, **_: Any) -> None:
+        # Only now, because a publish may fail; only the signal before it has the queue.
+        if (call := self._publishing.pop(headers.get("id"), None)) is not None:
+            self.calls[headers["id"]] = call
+            self._changed()
 
     def _begins(self, sender: Any, task_id: str, args: Any, kwargs: Any, **_: Any) -> None:
         if sender.app is not self._app or sender.request.is_eager or sender.name == CONCLUDE:

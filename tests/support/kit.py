@@ -1,4 +1,4 @@
-"""The test kit for users, on the server of the session: its fixtures ``throttle`` and ``throttle_worker``."""
+"""The test kit for users on the server of the session, for the ``APP`` of a test module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.testing import ThrottleTest
 
-__all__ = ["assert_all_ended", "begun", "hints_only", "new_app", "task_maker", "throttle_server"]
+__all__ = ["assert_all_ended", "begun", "hints_only", "new_app", "task_maker", "throttle_celery_app", "throttle_server"]
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -24,6 +24,12 @@ NOWHERE = "redis://127.0.0.1:1"
 def throttle_server(server: EmbeddedServer) -> str:
     """The URL of the server of the kit's fixtures."""
     return server.url
+
+
+@pytest.fixture
+def throttle_celery_app(request: pytest.FixtureRequest) -> Any:
+    """The app of the test's module, ``APP``."""
+    return request.module.APP
 
 
 @pytest.fixture

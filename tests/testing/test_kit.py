@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import pools
+from kombu.exceptions import EncodeError
 
 from celery_throttle import ConfigurationError, testing
 from celery_throttle.clients import StoreClient
@@ -142,6 +143,21 @@ def test_no_connection_is_left(server: EmbeddedServer) -> None:
         counts.append(len(list(Path("/proc/self/fd").iterdir())))
     assert counts[-1] <= counts[1]
     assert (app.conf.broker_url in str(pools.connections), len(pools.producers)) == (False, producers)
+
+
+def test_no_subscription_of_a_body_is_left(server: EmbeddedServer, redis: Redis) -> None:
+    """The thread of a body that publishes subscribes to the result, which may be collected when the server is gone."""
+    app, results = make_shop(), []
+
+    def publish() -> None:
+        results.append(app.tasks["shop.render"].delay(1))
+
+    parent = app.task(publish, shared=False, name="shop.publish")
+    with ThrottleTest(app, url=lambda: server.url) as kit, kit.run_worker():
+        parent.delay().get(timeout=10)
+        kit.drain()
+    assert redis.pubsub_channels() == []
+    assert len(results) == 1
 
 
 def test_a_server_that_was_given(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +386,14 @@ def test_drain_counts_as_failed_a_task_that_may_not_go_back_again(kit: ThrottleT
     kit.assert_ran(tasks["sync"], times=2)
     drained = kit.drain()
     assert (drained.failed, drained.sent_back, drained.left) == ((back.id,), (back.id,), ())
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_call_that_cannot_be_published_is_no_call(kit: ThrottleTest, tasks: Any) -> None:
+    with pytest.raises(EncodeError):
+        tasks["render"].delay(object())
+    kit.settle()
+    assert kit.drain().left == ()
 
 
 def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, worker: Worker) -> None:

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
-from tests.support.kit import hints_only, throttle_server  # noqa: F401 - fixtures
+from tests.support.kit import hints_only, throttle_celery_app, throttle_server  # noqa: F401 - fixtures
 from tests.support.state import State
 from tests.support.workers import Workers
 

@@ -1,4 +1,4 @@
-"""`ThrottleControl(app)` beside real workers, which look for work on their own only once an hour."""
+"""`ThrottleControl(app)` beside workers, which look for work on their own only once an hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from time import monotonic
 from typing import Any
@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 from celery import Celery, chord, group
 from celery.exceptions import TaskRevokedError
+from celery.utils import uuid
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.draining import Drained
 from celery_throttle.store.needs import Need
+from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
+from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -30,283 +33,261 @@ from tests.support.workers import Workers
 STEERED = "tests.support.apps.steered"
 LATE = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
+API = Limit("api", 1)
+TENANT = Limit("tenant", 1, key="tenant_id")
+
+APP = new_app("control", throttle_lease=7200)
+make_task = task_maker(APP)
+
+
+def of_tenant(label: str, tenant_id: str) -> str:  # noqa: ARG001 - the key
+    return label
+
+
+call = make_task("call", base=Throttled, limit=API)
+serve = make_task("serve", of_tenant, base=Throttled, limit=TENANT)
+both = make_task("both", of_tenant, base=Throttled, limit=[API, TENANT])
+mail = make_task("mail", base=Throttled, rate="1/h")
+once = make_task("once", base=Throttled, singleton=True)
+pay = make_task("pay", base=Throttled, limit=API, singleton=True)
+plain = make_task("plain")
+
+
+@pytest.fixture
+def kit(hints_only: None, throttle: ThrottleTest) -> Iterator[ThrottleTest]:  # noqa: ARG001
+    """The kit with a worker that starts each task after a hint, or at the time that the store gave."""
+    with throttle.run_worker(concurrency=6):
+        yield throttle
+
 
 def steer(workers: Workers) -> tuple[Any, ThrottleControl]:
     app = workers.app(STEERED)
     return app, ThrottleControl(app.app)
 
 
-def wait_held(throttle: ThrottleControl, limit: str, count: int) -> None:
-    until(lambda: throttle.limit(limit).status().held == count)
-
-
-def nothing_starts(app: Any, journal: Journal) -> None:
-    """A worker has been asked to do something since, and did only that."""
-    before = len(journal.runs())
-    app.plain.delay("meanwhile").get(timeout=20)
-    assert len(journal.runs()) == before + 1
-
-
-def test_holder_shows_its_worker_and_process(workers: Workers, journal: Journal) -> None:
+def test_holder_shows_its_worker_and_process(kit: ThrottleTest) -> None:
     """The worker's node and process, and of a permit outside of tasks the machine's."""
-    here = workers.start(STEERED)
-    app, throttle = steer(workers)
-    task = journal.wait_begun(app.call.delay("a"))
-    (holder,) = throttle.holders()
-    assert re.fullmatch(rf"{here.name}@.+/{here.pid}/[0-9a-f]{{8}}", holder.worker)
-    assert f"on worker {holder.worker}," in throttle.explain(task.id).reasons[0]
-    journal.let_go("a")
-    task.get(timeout=20)
-    with app.api.acquire(app=app.app):
-        (holder,) = throttle.holders()
+    with kit.gate():
+        task = begun(kit, call.delay("a"))
+        (holder,) = kit.control.holders()
+        assert re.fullmatch(rf"w1@test/{os.getpid()}/[0-9a-f]{{8}}", holder.worker)
+        assert f"on worker {holder.worker}," in kit.control.explain(task).reasons[0]
+    kit.drain()
+    with API.acquire(app=APP):
+        (holder,) = kit.control.holders()
         assert re.fullmatch(rf"{re.escape(socket.gethostname())}/{os.getpid()}/[0-9a-f]{{8}}", holder.worker)
 
 
 # -- steering ----------------------------------------------------------------------------------------------------------
 
 
-def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(STEERED, concurrency=4)
-    app, throttle = steer(workers)
-    tasks = [app.call.delay(label) for label in "abcd"]
-    journal.wait_running(1)
-    state.wait_parked(3)
-    limit = throttle.limit("api")
-    full, place = throttle.explain(tasks[3].id).reasons
-    assert full == "Limit api is full: 1 of 1 permits are held."
-    assert place == "2 tasks are before it in the line of api, of queue 'celery'."
+def test_raise_starts_parked_tasks_at_once(kit: ThrottleTest) -> None:
+    control, limit = kit.control, kit.control.limit("api")
+    with kit.gate() as gate:
+        tasks = [call.delay(label) for label in "abcd"]
+        kit.assert_line(API, tasks[1:])
+        full, place = control.explain(tasks[3]).reasons
+        assert full == "Limit api is full: 1 of 1 permits are held."
+        assert place == "2 tasks are before it in the line of api, of queue 'celery'."
 
-    limit.override(2, by="ana", why="big day")
-    journal.wait_running(2)
-    limit.override(3)
-    journal.wait_running(3)
-    status = limit.status()
-    assert (status.permits, status.in_force, status.held, status.parked) == (1, 3, 3, 1)
-    assert status.full
-    (waits,) = limit.parked()
-    assert (waits.task_id, waits.task_name, waits.place) == (tasks[3].id, app.call.name, 1)
-    assert (waits.limit, waits.key, waits.queue, waits.deliveries) == ("api", None, "celery", 0)
-    assert {each.task_id for each in limit.holders()} == {task.id for task in tasks[:3]}
-    assert {each.needs for each in throttle.holders(app.api)} == {(Need("api", None, 1),)}
-    assert throttle.explain(tasks[2].id).state == "held"
-    (why,) = throttle.explain(tasks[3].id).reasons
-    assert why.startswith("Limit api is full: 3 of 3 permits are held: 3 instead of 1 since ")
+        limit.override(2, by="ana", why="big day")
+        gate.wait_for(2)
+        limit.override(3)
+        gate.wait_for(3)
+        kit.settle()
+        status = limit.status()
+        assert (status.permits, status.in_force, status.held, status.parked) == (1, 3, 3, 1)
+        assert status.full
+        (waits,) = limit.parked()
+        assert (waits.task_id, waits.task_name, waits.place) == (tasks[3].id, call.name, 1)
+        assert (waits.limit, waits.key, waits.queue, waits.deliveries) == ("api", None, "celery", 0)
+        assert {each.task_id for each in limit.holders()} == {task.id for task in tasks[:3]}
+        assert {each.needs for each in control.holders(API)} == {(Need("api", None, 1),)}
+        assert control.explain(tasks[2]).state == "held"
+        (why,) = control.explain(tasks[3]).reasons
+        assert why.startswith("Limit api is full: 3 of 3 permits are held: 3 instead of 1 since ")
 
-    assert limit.reset()
-    assert not limit.reset()
-    journal.let_go("a", "b")
-    journal.wait_finished(2)
-    nothing_starts(app, journal)
-    journal.let_go("c")
-    journal.wait_started(5)
-    journal.let_go("d")
-    journal.wait_finished(5)
-    assert throttle.explain(tasks[0].id).state == "unknown"
-    state.wait_empty()
+        assert limit.reset()
+        assert not limit.reset()
+        gate.open(2)
+        until(lambda: limit.status().held == 1)
+        kit.assert_line(API, tasks[3:])
+        gate.open(1)
+        kit.assert_started(tasks[3])
+    assert_all_ended(kit)
+    assert control.explain(tasks[0]).state == "unknown"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_pause_and_its_end(workers: Workers, journal: Journal, state: State, pool: str) -> None:
-    workers.start(STEERED, concurrency=3, pool=pool)
-    app, throttle = steer(workers)
-    limit = throttle.limit(app.api)
-    journal.wait_begun(app.call.delay("a"))
-    before = app.call.delay("before")
-    state.wait_parked(1)
-    limit.pause(by="ana@desk", why="their database is down")
-    after = app.call.delay("after")
-    state.wait_parked(2)
-    journal.let_go("a", "before", "after")
-    journal.wait_finished(1, "a")
-    nothing_starts(app, journal)
-    for task in (before, after):
-        why = throttle.explain(task.id)
+def test_a_pause_and_its_end(kit: ThrottleTest) -> None:
+    limit = kit.control.limit(API)
+    with kit.gate():
+        first = begun(kit, call.delay("a"))
+        before = call.delay("before")
+        kit.assert_line(API, [before])
+        limit.pause(by="ana@desk", why="their database is down")
+        after = call.delay("after")
+        kit.assert_line(API, [before, after])
+    left = kit.drain().left
+    assert {each.task_id for each in left} == {before.id, after.id}
+    for why in left:
         assert why.reasons[0].startswith("Limit api is paused since ")
         assert why.reasons[0].endswith(" by ana@desk, because: their database is down.")
     assert limit.resume()
-    journal.wait_finished(1, "after")
-    assert journal.order() == ["a", "meanwhile", "before", "after"]
-    assert journal.max_running("before") == 1
     assert not limit.resume()
-    state.wait_empty()
+    assert kit.drain().succeeded == (first.id, before.id, after.id)
+    kit.assert_most_at_once(API, 1)
+    assert_all_ended(kit)
 
 
-def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State) -> None:
+def test_a_pause_ends_by_itself(kit: ThrottleTest) -> None:
     """Also for those that were parked before it, behind one that has ended since; and for several limits at once."""
-    workers.start(STEERED, concurrency=3)
-    app, throttle = steer(workers)
-    journal.wait_begun(app.call.delay("a"))
-    app.call.delay("before")
-    state.wait_parked(1)
-    throttle.limit("tenant").pause(until=timedelta(seconds=2))
-    asked = monotonic()
-    throttle.limit("api").pause(until=1.5)
-    paused = throttle.limit("api").status().paused
-    assert paused
-    assert paused.until
-    assert (paused.until - paused.since).total_seconds() == 1.5
-    journal.let_go("a", "before", "both")
-    journal.wait_finished(1, "a")
-    several = app.both.delay("both", "acme")
-    state.wait_parked(2)
-    reasons = throttle.explain(several.id).reasons
-    assert {reason.split(" is paused")[0] for reason in reasons[:2]} == {"Limit tenant", "Limit api"}
-    journal.wait_finished(1, "before")
-    journal.wait_finished(1, "both")
-    started = {run.label: run.started for run in journal.runs()}
-    assert started["before"] - asked >= 1.49
-    state.wait_empty()
+    control = kit.control
+    with kit.gate():
+        begun(kit, call.delay("a"))
+        before = call.delay("before")
+        kit.assert_parked(before)
+        control.limit("tenant").pause(until=timedelta(seconds=2.5))
+        asked = monotonic()
+        control.limit("api").pause(until=2)
+        paused = control.limit("api").status().paused
+        assert paused
+        assert paused.until
+        assert (paused.until - paused.since).total_seconds() == 2
+        several = both.delay("both", "acme")
+        until(lambda: control.explain(several).state == "parked")
+        reasons = control.explain(several).reasons
+        assert {reason.split(" is paused")[0] for reason in reasons[:2]} == {"Limit tenant", "Limit api"}
+    kit.assert_started(before, within=10)
+    assert monotonic() - asked >= 1.99
+    kit.assert_started(several, within=10)
+    assert_all_ended(kit)
 
 
-def test_end_of_an_override_reaches_waiting_workers(workers: Workers, journal: Journal, state: State) -> None:
+def test_end_of_an_override_reaches_waiting_workers(kit: ThrottleTest) -> None:
     """Nothing else happens in the store meanwhile."""
-    workers.start(STEERED)
-    app, throttle = steer(workers)
-    throttle.limit("api").pause()
-    app.call.delay("a")
-    state.wait_parked(1)
-    throttle.limit("api").pause(until=0.5)
-    journal.let_go("a")
-    journal.wait_finished(1)
-    state.wait_empty()
+    limit = kit.control.limit("api")
+    limit.pause()
+    waits = call.delay("a")
+    kit.assert_parked(waits)
+    limit.pause(until=0.5)
+    assert waits.get(timeout=20) == "a"
 
 
-def test_a_disabled_limit(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(STEERED, concurrency=4)
-    app, throttle = steer(workers)
-    for label in "abc":
-        app.call.delay(label)
-    mails = [app.mail.delay(f"mail{number}") for number in range(3)]
-    journal.wait_running(1)
-    state.wait_parked(4)
-    (why,) = throttle.explain(mails[-1].id).reasons[:1]
-    assert why.startswith(f"The rate of limit {app.mail.name} (1/h) allows the next start in ")
-    throttle.limit("api").disable(why="test")
-    journal.wait_running(3)
-    throttle.limit(app.mail.name).disable()
-    journal.wait_finished(3, task=app.mail.name)
-    status = throttle.limit("api").status()
-    assert (status.permits, status.in_force, status.held) == (1, None, 3)
-    assert status.disabled
-    assert status.disabled.why == "test"
-    assert throttle.limit("api").enable()
-    app.call.delay("d")
-    state.wait_parked(1)
-    journal.let_go(*"abcd")
-    journal.wait_finished(1, "d")
-    state.wait_empty()
+def test_a_disabled_limit(kit: ThrottleTest) -> None:
+    limit = kit.control.limit("api")
+    with kit.gate(call) as gate:
+        for label in "abc":
+            call.delay(label)
+        mails = [mail.delay(f"mail{number}") for number in range(3)]
+        kit.assert_line(mail, mails[1:])
+        (why,) = kit.control.explain(mails[-1]).reasons[:1]
+        assert why.startswith(f"The rate of limit {mail.name} (1/h) allows the next start in ")
+        limit.disable(why="test")
+        gate.wait_for(3)
+        kit.control.limit(mail.name).disable()
+        kit.assert_ran(mail, times=3)
+        status = limit.status()
+        assert (status.permits, status.in_force, status.held) == (1, None, 3)
+        assert status.disabled
+        assert status.disabled.why == "test"
+        assert limit.enable()
+        kit.assert_parked(call.delay("d"), behind=API)
+    kit.assert_ran(call, times=4)
+    assert_all_ended(kit)
 
 
-def test_one_key(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(STEERED, concurrency=6)
-    app, throttle = steer(workers)
-    acme, other = throttle.limit("tenant", key="acme"), throttle.limit(app.tenant, key="other")
+def test_one_key(kit: ThrottleTest) -> None:
+    control = kit.control
+    acme, other = control.limit("tenant", key="acme"), control.limit(TENANT, key="other")
     acme.override(2)
-    for tenant in ("acme", "other"):
-        for number in range(3):
-            app.serve.delay(f"{tenant}{number}", tenant)
-    journal.wait_running(3)
-    state.wait_parked(3)
-    other.pause()
-    journal.let_go(*(f"{tenant}{number}" for tenant in ("acme", "other") for number in range(3)))
-    journal.wait_finished(4)
-    nothing_starts(app, journal)
-    expected = [("tenant", 0, 0), ("tenant[acme]", 0, 0), ("tenant[other]", 0, 2)]
-
-    def stands() -> list[tuple[str, int, int]]:
-        return [(str(each.bucket), each.held, each.parked) for each in throttle.status() if each.name == "tenant"]
-
-    until(lambda: stands() == expected, describe=stands)
-    assert {each.key for each in throttle.parked("tenant")} == {"other"}
+    with kit.gate():
+        results = [serve.delay(f"{number}", tenant) for tenant in ("acme", "other") for number in range(3)]
+        kit.assert_line(TENANT, results[2:3], key="acme")
+        kit.assert_line(TENANT, results[4:], key="other")
+        other.pause()
+    kit.drain()
+    stands = [(str(each.bucket), each.held, each.parked) for each in control.status() if each.name == "tenant"]
+    assert stands == [("tenant", 0, 0), ("tenant[acme]", 0, 0), ("tenant[other]", 0, 2)]
+    assert {each.key for each in control.parked("tenant")} == {"other"}
     assert other.resume()
-    journal.wait_finished(7)
+    kit.assert_ran(serve, times=6)
+    kit.assert_most_at_once(TENANT, 2, key="acme")
+    kit.assert_most_at_once(TENANT, 1, key="other")
     acme.reset()
-    state.wait_empty()  # the last one has given back its permit
-    assert [str(each.bucket) for each in throttle.status() if each.name == "tenant"] == ["tenant"]
+    assert_all_ended(kit)
+    assert [str(each.bucket) for each in control.status() if each.name == "tenant"] == ["tenant"]
 
 
-def test_all_of_very_many_keys_start_at_once(workers: Workers, journal: Journal, state: State) -> None:
+@pytest.mark.usefixtures("hints_only")
+def test_all_of_very_many_keys_start_at_once(throttle: ThrottleTest) -> None:
     """More than one look serves, in two queues."""
-    first, second = (workers.start(STEERED, concurrency=2, queues=queue, wait=False) for queue in ("first", "second"))
-    first.wait_ready()
-    second.wait_ready()
-    app, throttle = steer(workers)
-    throttle.limit("tenant").pause()
-    for number in range(150):
-        queue = ("first", "second")[number % 2]
-        app.serve.apply_async((f"t{number}", f"{number:03}"), {"hold": False}, queue=queue)
-    state.wait_parked(150)
-    assert len(throttle.status(most=1000)) == 4 + 150
-    assert len(throttle.status(most=10)) == 10
-    assert len(throttle.parked()) == 100
-    assert throttle.limit("tenant").resume()
-    journal.wait_finished(150, timeout=60)
-    state.wait_empty()
+    control = throttle.control
+    with throttle.run_worker(concurrency=2, queues=["a"]), throttle.run_worker(concurrency=2, queues=["b"]):
+        control.limit("tenant").pause()
+        for number in range(150):
+            serve.apply_async((str(number), f"{number:03}"), queue="ab"[number % 2])
+        until(lambda: len(control.parked(most=1000)) == 150)
+        assert sum(each.name == "tenant" for each in control.status(most=1000)) == 1 + 150
+        assert len(control.status(most=10)) == 10
+        assert len(control.parked()) == 100
+        assert control.limit("tenant").resume()
+        throttle.assert_ran(serve, times=150, within=60)
+        assert_all_ended(throttle)
 
 
-def test_other_reasons_to_wait(workers: Workers, journal: Journal, state: State) -> None:
-    first, second = (workers.start(STEERED, concurrency=3, queues=queue, wait=False) for queue in ("first", "second"))
-    first.wait_ready()
-    second.wait_ready()
-    app, throttle = steer(workers)
-    for queue, tenant in (("first", "a"), ("second", "b")):
-        app.serve.apply_async((f"hold {tenant}", tenant), queue=queue)
-    app.once.apply_async(("once",), queue="first")
-    journal.wait_running(3)
-    duplicate = app.once.apply_async(("once",), queue="first", task_id="duplicate")
-    waits = app.both.apply_async(("both", "a"), queue="second")
-    state.wait_parked(2)
-    why = throttle.explain(duplicate.id)
-    assert (why.state, why.task_name) == ("waiting for its identity lock", app.once.name)
-    assert "which runs" in why.reasons[0]
-    why = throttle.explain(waits.id)
-    assert why.reasons == (
-        "Limit tenant[a] is full: 1 of 1 permits are held.",
-        "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].",
-    )
-    assert (why.limit, why.key, why.place, why.queue) == ("tenant", "a", 1, "second")
-    assert [str(limit.bucket) for limit in why.limits] == ["tenant[a]", "api"]
+@pytest.mark.usefixtures("hints_only")
+def test_other_reasons_to_wait(throttle: ThrottleTest) -> None:
+    explain = throttle.control.explain
+    with throttle.run_worker(queues=["first"]):
+        with throttle.hold(TENANT, key="a"), throttle.run_worker(queues=["second"]), throttle.gate():
+            begun(throttle, once.apply_async(("once",), queue="first"))
+            duplicate = once.apply_async(("once",), queue="first", task_id=uuid())
+            waits = both.apply_async(("both", "a"), queue="second")
+            for each in (duplicate, waits):
+                throttle.assert_parked(each)
+            why = explain(duplicate)
+            assert (why.state, why.task_name) == ("waiting for its identity lock", once.name)
+            assert "which runs" in why.reasons[0]
+            why = explain(waits)
+            assert why.reasons == (
+                "Limit tenant[a] is full: 1 of 1 permits are held.",
+                "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].",
+            )
+            assert (why.limit, why.key, why.place, why.queue) == ("tenant", "a", 1, "second")
+            assert [str(limit.bucket) for limit in why.limits] == ["tenant[a]", "api"]
 
-    journal.let_go("hold b")
-    journal.wait_finished(1, "hold b")
-    second.term()
-    assert second.wait() == 0
-    journal.let_go("hold a")
-    journal.wait_finished(1, "hold a")
-    app.serve.apply_async(("next", "a"), queue="first")
-    journal.let_go("next")
-    journal.wait_finished(1, "next")
-    can_start = "It can start: it waits for a worker with a free slot that consumes queue 'second'."
-    until(lambda: throttle.explain(waits.id).reasons[-1] == can_start)  # the permit of "next" is back
-    assert throttle.explain(waits.id).reasons[-2].startswith("Its queue 'second' has been passed over")
-    workers.start(STEERED, queues="second")
-    journal.let_go("both", "once")
-    journal.wait_finished(1, "both")
-    state.wait_empty()
+        serve.apply_async(("next", "a"), queue="first").get(timeout=20)
+        can_start = "It can start: it waits for a worker with a free slot that consumes queue 'second'."
+        until(lambda: explain(waits).reasons[-1] == can_start)  # the permit of "next" is back
+        assert explain(waits).reasons[-2].startswith("Its queue 'second' has been passed over")
+        with throttle.run_worker(queues=["second"]):
+            assert waits.get(timeout=20) == "both"
+            assert_all_ended(throttle)
 
 
-def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state: State) -> None:
-    process = workers.start(STEERED, concurrency=2)
-    app, throttle = steer(workers)
-    journal.wait_begun(app.call.delay("a"))
-    dropped = [app.call.delay(label) for label in "bc"]
-    in_group = group(app.call.s("d"), app.plain.s("e"))()
-    once = app.pay.delay("f")
-    state.wait_parked(4)
-    assert throttle.limit("api").drop(by="ana", why="incident\n42") == 4
-    again = app.pay.delay("f")
-    assert again.id != once.id, "its identity lock is free"
-    journal.let_go("a", "f")
+def test_dropped_task_ends_as_revoked(kit: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with kit.gate(call, pay):
+        begun(kit, call.delay("a"))
+        dropped = [call.delay(label) for label in "bc"]
+        in_group = group(call.s("d"), plain.s("e"))()
+        paid = pay.delay("f")
+        kit.settle()
+        assert kit.control.limit("api").drop(by="ana", why="incident\n42") == 4
+        again = pay.delay("f")
+        assert again.id != paid.id, "its identity lock is free"
     for result in dropped:
         with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident\\n42$"):
             result.get(timeout=20)
-        assert result.state == "REVOKED"
+        kit.assert_dropped(result)
     with pytest.raises(TaskRevokedError):
         in_group.get(timeout=20)
     assert again.get(timeout=20) == "f"
-    state.wait_empty()
-    assert len(re.findall(r"Task \S+ dropped by ana: incident\\n42$", process.log(), re.MULTILINE)) == 4
-    assert sorted(run.label for run in journal.runs()) == ["a", "e", "f"]
+    assert_all_ended(kit)
+    lines = [each for each in caplog.messages if re.search(r"Task \S+ dropped by ana: incident\\n42$", each)]
+    assert len(lines) == 4
+    for task in (call, pay, plain):
+        kit.assert_ran(task, times=1)
 
 
 def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal, state: State) -> None:
@@ -329,22 +310,19 @@ def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal
     assert journal.max_running("a") == 1
 
 
-def test_drained_task_beside_workers_is_parked_again(workers: Workers, journal: Journal, state: State) -> None:
+def test_drained_task_beside_workers_is_parked_again(kit: ThrottleTest) -> None:
     """Nothing is lost, however the workers and the drain come in each other's way."""
-    workers.start(STEERED, concurrency=2)
-    app, throttle = steer(workers)
-    throttle.limit(app.call).pause()
-    for number in range(150):
-        app.call.delay(f"t{number:03}")
-    state.wait_parked(150)
+    limit = kit.control.limit(call)
+    limit.pause()
+    results = [call.delay(str(number)) for number in range(150)]
+    until(lambda: limit.status().parked == 150)
     for _ in range(3):
-        throttle.drain()
-    state.wait_parked(150)
-    journal.let_go(*(f"t{number:03}" for number in range(150)))
-    throttle.limit(app.call).resume()
-    journal.wait_finished(150, timeout=60)
-    state.wait_empty()
-    assert sorted(journal.order()) == [f"t{number:03}" for number in range(150)]
+        kit.control.drain()
+    until(lambda: limit.status().parked == 150)
+    limit.resume()
+    assert set(kit.drain(within=60).succeeded) == {each.id for each in results}
+    kit.assert_ran(call, times=150)
+    assert_all_ended(kit)
 
 
 def test_plain_import_does_not_load_the_control() -> None:
@@ -542,23 +520,18 @@ def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Jour
     until(lambda: wanted() == 0)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_limit_without_a_rate_gets_one(workers: Workers, journal: Journal, state: State, pool: str) -> None:
+def test_a_limit_without_a_rate_gets_one(kit: ThrottleTest) -> None:
     """Its worker passed permits on from task to task by itself until then."""
-    journal.let_go(*"abcdefghij")
-    workers.start(STEERED, concurrency=3, pool=pool)
-    app, throttle = steer(workers)
+    limit = kit.control.limit("api")
     for label in "abcde":
-        app.call.delay(label)
-    journal.wait_finished(5)
-    limit = throttle.limit("api")
+        call.delay(label)
+    kit.assert_ran(call, times=5)
     limit.override(rate="1/h", by="ana")
-    app.call.delay("f").get(timeout=20)
-    for label in "ghij":
-        app.call.delay(label)
-    state.wait_parked(4)
-    nothing_starts(app, journal)
+    call.delay("f").get(timeout=20)
+    waiting = [call.delay(label) for label in "ghij"]
+    kit.assert_line(API, waiting)
+    kit.assert_ran(call, times=6)
     assert limit.status().next_start_in > 3000
     limit.reset()
-    journal.wait_finished(11)
-    state.wait_empty()
+    kit.assert_ran(call, times=10)
+    assert_all_ended(kit)

@@ -3,104 +3,74 @@
 from __future__ import annotations
 
 import re
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from celery import states
 
 import celery_throttle
-from celery_throttle import DuplicateTask
+from celery_throttle import DuplicateTask, RateLimited, Throttled
+from tests.support.kit import begun, new_app, task_maker
+from tests.support.monitor import Monitor
 from tests.support.waiting import until
-from tests.workers.conftest import ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from typing_extensions import Self
+    from celery_throttle.testing import ThrottleTest
 
-    from tests.support.journal import Journal
-    from tests.support.workers import Workers
-
-LIMITED = "tests.support.apps.limited"
+APP = new_app("events", worker_send_task_events=True, task_send_sent_event=True)
+make_task = task_maker(APP)
 
 
-class Monitor:
-    """A monitor's view of the events: `celery events` and Flower have this very state."""
+def be_limited() -> None:
+    raise RateLimited(0.01, max_rounds=2)
 
-    def __init__(self, app: Any) -> None:
-        self.state = app.events.State()
-        self.seen: list[dict[str, Any]] = []
-        self._connection = app.connection_for_read()
-        self._receiver = app.events.Receiver(self._connection, handlers={"*": self._hear})
-        self._thread = threading.Thread(target=self._receiver.capture, kwargs={"wakeup": False}, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        until(lambda: self.seen, timeout=20)  # heartbeats
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._receiver.should_stop = True
-        self._thread.join(10)
-        self._connection.release()
-
-    def _hear(self, event: dict[str, Any]) -> None:
-        self.seen.append(event)
-        self.state.event(event)
-
-    def types(self, task_id: str) -> list[str]:
-        return [event["type"] for event in self.seen if event.get("uuid") == task_id]
-
-    def wait_for(self, task_id: str, *types: str, timeout: float = 20) -> None:
-        until(
-            lambda: set(types) <= set(self.types(task_id)), timeout=timeout, describe=lambda: str(self.types(task_id))
-        )
-
-    def states(self) -> set[str]:
-        return {task.state for task in self.state.tasks.values()}
+raises = make_task("raises", base=Throttled, singleton=True, on_conflict="raise")
+skips = make_task("skips", base=Throttled, singleton=True, on_conflict="skip")
+one = make_task("one", base=Throttled, limit=1)
+limited = make_task("limited", be_limited, base=Throttled, limit=4)
 
 
 @pytest.fixture
-def monitor(workers: Workers) -> Iterator[Monitor]:
-    workers.conf |= {"worker_send_task_events": True, "task_send_sent_event": True}
-    workers.start(ONCE, concurrency=3)
-    with Monitor(workers.app(ONCE).app) as monitor:
+def monitor(throttle: ThrottleTest) -> Iterator[Monitor]:
+    with Monitor(APP) as monitor, throttle.run_worker():
         yield monitor
 
 
-def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal) -> None:
-    app = workers.app(ONCE)
-    first = journal.wait_begun(app.hold_raise.delay("a"))
-    with pytest.raises(DuplicateTask):
-        app.hold_raise.apply_async(("a",), task_id="here")
-    elsewhere = app.app.send_task(app.hold_raise.name, args=("a",))
-    skipped = app.app.send_task(app.hold_skip.name, args=("b",))
-    again = app.app.send_task(app.hold_skip.name, args=("b",))
-    monitor.wait_for("here", "throttle-duplicate")
-    monitor.wait_for(elsewhere.id, "throttle-duplicate", "task-failed")
-    monitor.wait_for(again.id, "throttle-duplicate", "task-revoked")
-    journal.let_go("a", "b")
+def test_duplicates(throttle: ThrottleTest, monitor: Monitor) -> None:
+    with throttle.gate():
+        first = begun(throttle, raises.delay("a"))
+        with pytest.raises(DuplicateTask):
+            raises.apply_async(("a",), task_id="here")
+        elsewhere = APP.send_task(raises.name, args=("a",))
+        skipped = begun(throttle, APP.send_task(skips.name, args=("b",)))
+        again = APP.send_task(skips.name, args=("b",))
+        monitor.wait_for("here", "throttle-duplicate")
+        monitor.wait_for(elsewhere.id, "throttle-duplicate", "task-failed")
+        monitor.wait_for(again.id, "throttle-duplicate", "task-revoked")
     monitor.wait_for(first.id, "task-succeeded")
     monitor.wait_for(skipped.id, "task-succeeded")
 
-    (told,) = [
-        event for event in monitor.seen if (event.get("uuid"), event["type"]) == (elsewhere.id, "throttle-duplicate")
-    ]
-    assert (told["existing"], told["verdict"], told["name"]) == (first.id, "duplicate", app.hold_raise.name)
-    assert monitor.states() == {states.SUCCESS, states.FAILURE, states.REVOKED}
+    of_elsewhere = [event for event in monitor.seen if event.get("uuid") == elsewhere.id]
+    (told,) = [event for event in of_elsewhere if event["type"] == "throttle-duplicate"]
+    assert (told["existing"], told["verdict"], told["name"]) == (first.id, "duplicate", raises.name)
+    assert {task.state for task in monitor.state.tasks.values()} == {states.SUCCESS, states.FAILURE, states.REVOKED}
     assert "here" not in monitor.state.tasks, "it was never published, so no monitor should list it"
 
 
-def test_returned_task_is_shown_as_started_when_it_runs_again(
-    workers: Workers, monitor: Monitor, journal: Journal
-) -> None:
-    app = workers.start_app(LIMITED, queues="limited")
-    result = app.call.apply_async(("told off", 0.01), queue="limited")
-    journal.wait_started(3, "told off")  # the second run was on when the third began
-    monitor.wait_for(result.id, "task-started", "throttle-rate-limited", timeout=5)
-    assert monitor.state.tasks[result.id].state == states.STARTED
+def test_returned_task_is_shown_as_started_when_it_runs_again(throttle: ThrottleTest, monitor: Monitor) -> None:
+    with throttle.gate() as gate:
+        result = limited.delay()
+        for _ in range(2):
+            gate.wait_for(1)
+            gate.open(1)
+        gate.wait_for(1)
+        until(lambda: monitor.count(result.id, "throttle-rate-limited") == 2)
+        until(lambda: monitor.count(result.id, "task-started") == 3)
+        assert monitor.state.tasks[result.id].state == states.STARTED
 
 
 def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
@@ -117,20 +87,16 @@ def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
     }
 
 
-def test_parked_and_resumed(workers: Workers, monitor: Monitor, journal: Journal) -> None:
-    app = workers.app(ONCE)
-    first = journal.wait_begun(app.hold_one.delay("a"))
-    second = app.hold_one.delay("b")
-    monitor.wait_for(second.id, "task-received", "throttle-parked")
-    journal.let_go("a", "b")
+def test_parked_and_resumed(throttle: ThrottleTest, monitor: Monitor) -> None:
+    with throttle.gate():
+        first = begun(throttle, one.delay("a"))
+        second = one.delay("b")
+        monitor.wait_for(second.id, "task-received", "throttle-parked")
+        assert "throttle-resumed" not in monitor.types(second.id)
     monitor.wait_for(first.id, "task-succeeded")
     monitor.wait_for(second.id, "throttle-resumed", "task-succeeded")
     parked, resumed = (each for each in monitor.seen if each.get("uuid") == second.id and "throttle" in each["type"])
-    assert (parked["name"], parked["queue"], parked["limits"]) == (
-        second_name := app.hold_one.name,
-        "celery",
-        [second_name],
-    )
+    assert (parked["name"], parked["queue"], parked["limits"]) == (one.name, "celery", [one.name])
     assert resumed["waited"] > 0
     assert "throttle-parked" not in monitor.types(first.id)
     assert monitor.state.tasks[second.id].state == states.SUCCESS

@@ -16,10 +16,10 @@ from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ConfigurationError, NoFencingToken, Throttled, ThrottleError
 from celery_throttle.embedded import EmbeddedServer
-from tests.support.workers import Workers
+from celery_throttle.testing import ThrottleTest
+from tests.support.kit import task_maker
 
 NOWHERE = "redis://127.0.0.1:1/0"
-ONCE = "tests.support.apps.once"
 
 
 @pytest.fixture
@@ -52,9 +52,12 @@ def make_app(orders: sqlite3.Connection, **conf: Any) -> Any:
         )
         return "charged"
 
-    @app.task(shared=False, base=Throttled, singleton=True, name="tokens", bind=True)
-    def tokens(self: Any, number: int) -> Any:
+    def see(self: Any, number: int) -> Any:
         return number, self.fencing_token_or_none, self.fencing_token, self.fencing_token_or_none
+
+    make_task = task_maker(app)
+    make_task("tokens", see, bind=True, base=Throttled, singleton=True)
+    make_task("limited", see, bind=True, base=Throttled, singleton=True, limit=1)
 
     @app.task(shared=False, base=Throttled, singleton=True, name="or_none", bind=True)
     def or_none(self: Any) -> Any:
@@ -72,11 +75,10 @@ def state(orders: sqlite3.Connection) -> str:
     return str(found)
 
 
-def outcome(app: Any, name: str, *args: Any) -> Any:
-    """Return the result or the error of a task of this name in a worker."""
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
-        result = app.tasks[name].delay(*args)
-        return result.get(timeout=20, propagate=False)
+def outcomes(*calls: Any) -> list[Any]:
+    """Return the results or the errors of calls in a worker."""
+    with start_worker(calls[0].app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+        return [call.delay().get(timeout=20, propagate=False) for call in calls]
 
 
 def test_eager_mode_charges(orders: sqlite3.Connection) -> None:
@@ -87,7 +89,7 @@ def test_eager_mode_charges(orders: sqlite3.Connection) -> None:
 
 def test_eager_tokens_grow_and_stay_within_a_run(orders: sqlite3.Connection) -> None:
     app = make_app(orders, task_always_eager=True)
-    task = app.tasks["tokens"]
+    task = app.tasks["fencing.tokens"]
     runs = [task.delay(7).get(), task.apply((7,)).get(), task(7), task.s(7).delay().get()]
     seen = [token for _, token, *others in runs if others == [token, token]]
     assert len(seen) == 4
@@ -105,32 +107,38 @@ def test_eager_tokens_grow_and_stay_within_a_run(orders: sqlite3.Connection) -> 
     ids=["off", "run"],
 )
 def test_a_run_without_a_lock_fails(orders: sqlite3.Connection, conf: dict[str, Any], why: str) -> None:
-    error = outcome(make_app(orders, **conf), "charge", 17)
+    tasks = make_app(orders, **conf).tasks
+    error, none = outcomes(tasks["charge"].s(17), tasks["or_none"].s())
     assert isinstance(error, NoFencingToken), error
     assert error.task_name == "charge"
     with pytest.raises(NoFencingToken, match=f"Task charge: no fencing token: .*{why}"):
         raise error
     assert state(orders) == "new"
-    assert outcome(make_app(orders, **conf), "or_none") is None
+    assert none is None
 
 
-def test_a_real_worker_without_a_store_fails_it(workers: Workers) -> None:
-    workers.conf.update(throttle_url=NOWHERE, throttle_on_store_error="run")
-    workers.start(ONCE, concurrency=1)
-    error = workers.app(ONCE).charge.delay("17").get(timeout=20, propagate=False)
-    assert isinstance(error, NoFencingToken), error
-    assert "'run'" in str(error)
-
-
-@pytest.mark.usefixtures("log_as_before")
-def test_a_run_with_a_lock_has_the_stores(orders: sqlite3.Connection, server: EmbeddedServer, redis: Any) -> None:
-    redis.flushall()
+def test_runs_with_a_lock_have_growing_tokens_of_the_store(orders: sqlite3.Connection, server: EmbeddedServer) -> None:
+    """Those that were parked have one, too."""
     app = make_app(orders)
-    app.conf.throttle_url = server.url
-    number, *seen = outcome(app, "tokens", 7)
-    assert number == 7
-    assert seen == [seen[0]] * 3
-    assert seen[0] > 10**15
+    tokens = []
+
+    def see_token(result: Any) -> None:
+        number, token, *others = result.get(timeout=20)
+        assert (number, others) == (7, [token, token])
+        tokens.append(token)
+
+    with ThrottleTest(app, url=lambda: server.url) as throttle, throttle.run_worker():
+        for _ in range(3):
+            see_token(app.tasks["fencing.tokens"].delay(7))
+            throttle.drain()  # the lock is free
+        with throttle.hold("fencing.limited"):
+            parked = app.tasks["fencing.limited"].delay(7)
+            throttle.assert_parked(parked)
+        see_token(parked)
+        assert app.tasks["charge"].delay(17).get(timeout=20) == "charged"
+    assert sorted(set(tokens)) == tokens
+    assert tokens[0] > 10**15
+    assert state(orders) == "charged"
 
 
 def test_a_call_without_a_worker_fails(orders: sqlite3.Connection) -> None:

@@ -2,25 +2,119 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
+from celery.exceptions import Ignore, Reject
+from celery.signals import task_prerun
 from redis import Redis
 
-from tests.support.journal import Journal
-from tests.support.state import State
+from celery_throttle import Limit, Throttled
+from celery_throttle.core.keys import Keys
+from tests.support.kit import assert_all_ended, begun, new_app, task_maker
+from tests.support.monitor import Monitor
 from tests.support.waiting import until
-from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+    from celery_throttle.testing import ThrottleTest
+
+# -- the app -----------------------------------------------------------------------------------------------------------
 
 FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
-ACCEPT = ["json", "pickle", "yaml", "msgpack"]
+SINGLE = Limit("single", 1)
+
+APP = new_app("messages", accept_content=["json", "pickle", "yaml", "msgpack"], task_track_started=True)
+make_task = task_maker(APP)
+
+#: The requests and arguments that tasks have seen.
+SEEN: list[tuple[str, Any]] = []
+RUNS: Counter[str] = Counter()
+
+
+def see(self: Any, *args: Any, **kwargs: Any) -> None:
+    request = {name: value for name, value in vars(self.request).items() if not name.startswith("_")}
+    SEEN.append((self.request.id, request | {"()": args, "**": kwargs}))
+
+
+def fail(label: str) -> None:
+    raise ValueError(label)
+
+
+def retry_at_times(self: Any, label: str, times: int = 2) -> str:
+    if self.request.retries < times:
+        raise self.retry(countdown=0)
+    return label
+
+
+def replace(self: Any, label: str) -> None:
+    raise self.replace(one.s(f"{label}-replaced"))
+
+
+def replace_by_chain(self: Any, label: str) -> None:
+    raise self.replace(one.s(f"{label}-first") | follow.s(f"{label}-last"))
+
+
+def ignore(_label: str) -> None:
+    raise Ignore
+
+
+def reject_at_times(self: Any, label: str, *, requeue: bool, runs: int = 2) -> str:
+    RUNS[self.request.id] += 1
+    if RUNS[self.request.id] < runs:
+        raise Reject("not now", requeue=requeue)
+    return label
+
+
+def of_chord(labels: list[str], label: str = "collect") -> list[str]:  # noqa: ARG001 - to be told from others
+    return sorted(labels)
+
+
+def of_link(before: str, label: str) -> str:
+    return f"{before}>{label}"
+
+
+def of_callback(_outcome: object, label: str) -> str:
+    return label
+
+
+echo = make_task("echo", see, bind=True, base=Throttled, limit=SINGLE)
+echo_late = make_task("echo_late", see, bind=True, base=Throttled, limit=SINGLE, acks_late=True)
+one = make_task("one", base=Throttled, limit=SINGLE)
+one_late = make_task("one_late", base=Throttled, limit=SINGLE, acks_late=True)
+two = make_task("two", base=Throttled, limit=2)
+fails = make_task("fails", fail, base=Throttled, limit=SINGLE)
+retries = make_task("retries", retry_at_times, bind=True, base=Throttled, limit=SINGLE, max_retries=3)
+retries_itself = make_task(
+    "retries_itself", fail, base=Throttled, limit=SINGLE,
+    autoretry_for=(ValueError,), max_retries=2, retry_backoff=False, default_retry_delay=0,
+)  # fmt: skip
+replaced = make_task("replaced", replace, bind=True, base=Throttled, limit=SINGLE)
+replaced_by_chain = make_task("replaced_by_chain", replace_by_chain, bind=True, base=Throttled, limit=SINGLE)
+ignored = make_task("ignored", ignore, base=Throttled, limit=SINGLE)
+rejected = make_task("rejected", reject_at_times, bind=True, base=Throttled, limit=SINGLE)
+rejected_late = make_task("rejected_late", reject_at_times, bind=True, base=Throttled, limit=SINGLE, acks_late=True)
+follow = make_task("follow", of_link, base=Throttled, limit=SINGLE)
+collect = make_task("collect", of_chord)
+note = make_task("note", of_callback)
+note_error = make_task("note_error", of_callback)
+
+
+@pytest.fixture
+def redis(server: EmbeddedServer) -> Iterator[Redis]:
+    """A client of the server, whose data stays."""
+    with Redis.from_url(server.url) as client:
+        yield client
+
+
+# -- the request -------------------------------------------------------------------------------------------------------
 
 
 class Stamps(StampingVisitor):  # type: ignore[misc]  # Celery is not typed
@@ -28,27 +122,26 @@ class Stamps(StampingVisitor):  # type: ignore[misc]  # Celery is not typed
         return {"tenant": "acme", "stamped_headers": ["tenant"]}
 
 
-def _stamped(app: Any, task_id: str) -> None:
-    signature = app.echo.s(1)
+def _stamped(task: Any, task_id: str) -> None:
+    signature = task.s(1)
     signature.stamp(visitor=Stamps())
     signature.apply_async(task_id=task_id)
 
 
 def _sender(args: tuple[Any, ...] = (1,), kwargs: dict[str, Any] | None = None, **options: Any) -> Any:
-    def send(app: Any, task_id: str) -> None:
-        app.echo.apply_async(args, kwargs, task_id=task_id, **options)
+    def send(task: Any, task_id: str) -> None:
+        task.apply_async(args, kwargs, task_id=task_id, **options)
 
     return send
 
 
-def _linked(app: Any, task_id: str) -> None:
-    app.echo.apply_async(
-        (1,), task_id=task_id, link=[app.linked.s(), app.linked.si(2)], link_error=app.on_error.s(), retries=2
-    )
+def _linked(task: Any, task_id: str) -> None:
+    links = {"link": [note.s("linked"), note.si("", "linked")], "link_error": note_error.s("failed")}
+    task.apply_async((1,), task_id=task_id, retries=2, **links)
 
 
-def _of_a_group(app: Any, task_id: str) -> None:
-    app.echo.apply_async((1,), task_id=task_id, group_id="the-group", group_index=3, root_id="root", parent_id="parent")
+def _of_a_group(task: Any, task_id: str) -> None:
+    task.apply_async((1,), task_id=task_id, group_id="the-group", group_index=3, root_id="root", parent_id="parent")
 
 
 # The formats differ in a datetime, a set and bytes.
@@ -83,47 +176,37 @@ MESSAGES: dict[str, Callable[[Any, str], None]] = {
 }
 
 
-def _seen(journal: Journal) -> list[tuple[str, Any]]:
-    return [(event["task_id"], json.loads(event["text"])) for event in journal.events() if event["event"] == "seen"]
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.parametrize(
+    ("task", "protocol"),
+    [
+        pytest.param(echo, 2, id="early"),
+        pytest.param(echo_late, 2, id="late"),
+        pytest.param(echo, 1, id="protocol 1", marks=pytest.mark.throttle(task_protocol=1)),
+    ],
+)
+def test_parked_task_sees_an_unchanged_request(throttle: ThrottleTest, task: Any, protocol: int) -> None:
+    SEEN.clear()
+    for number, (name, send) in enumerate(MESSAGES.items(), 1):
+        send(task, name)
+        until(lambda: len(SEEN) == number and not throttle.control.holders(), describe=name)  # noqa: B023
+    direct = dict(SEEN)
+    SEEN.clear()
+    with throttle.hold(SINGLE):
+        for number, (name, send) in enumerate(MESSAGES.items(), 1):
+            send(task, name)
+            until(lambda: throttle.control.limit(SINGLE).status().parked == number, describe=name)  # noqa: B023
+    until(lambda: len(SEEN) == len(MESSAGES))
 
-
-def _wait_seen(journal: Journal, count: int, what: str) -> None:
-    until(lambda: len(_seen(journal)) == count, timeout=20, describe=lambda: f"{what}: {len(_seen(journal))} so far")
-
-
-@pytest.mark.parametrize(("protocol", "acks_late"), [(2, False), (2, True), (1, False)])
-def test_parked_task_sees_an_unchanged_request(
-    protocol: int, acks_late: bool, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf |= {"task_protocol": protocol, "accept_content": ACCEPT, "task_acks_late": acks_late}
-    workers.conf["broker_transport_options"] = {"priority_steps": [0]}  # one list, so that the order is known
-    workers.start(FEATURES, env={"C_FORCE_ROOT": "1"})  # else Celery refuses pickle where tests run as root
-    app = workers.app(FEATURES)
-    for number, (name, send) in enumerate(MESSAGES.items()):
-        send(app, name)
-        _wait_seen(journal, number + 1, name)
-        until(state.is_empty, describe=name)
-    direct = dict(_seen(journal))
-
-    journal.wait_begun(app.blocker.delay("blocker"))
-    for number, (name, send) in enumerate(MESSAGES.items()):
-        send(app, name)
-        state.wait_parked(number + 1)
-    journal.let_go("blocker")
-    _wait_seen(journal, 2 * len(MESSAGES), "all of them once more")
-    parked = _seen(journal)[len(MESSAGES) :]
-
-    assert [name for name, _ in parked] == list(MESSAGES), "not first come first served"
-    changed = {name: found for name, seen in parked if (found := _differences(direct[name], seen))}
-    assert changed == {}
+    assert [name for name, _ in SEEN] == list(MESSAGES), "not first come first served"
+    assert {name: found for name, seen in SEEN if (found := _differences(direct[name], seen))} == {}
     if protocol == 2:
-        assert direct["stamps"][0]["stamps"] == {"tenant": "acme"}
-    state.wait_empty()
+        assert direct["stamps"]["stamps"] == {"tenant": "acme"}
+    assert_all_ended(throttle)
 
 
-def _differences(direct: Any, parked: Any) -> list[tuple[str, Any, Any]]:
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the differences of two runs of the same message, except for names of one delivery or one moment."""
-    before, after = ({**request, "()": args, "**": kwargs} for request, args, kwargs in (direct, parked))
     for request in (before, after):
         # The transport's time to live counts from the moment of publishing.
         request["properties"] = {**request["properties"], "delivery_tag": None, "expiration": None}
@@ -136,192 +219,162 @@ def _differences(direct: Any, parked: Any) -> list[tuple[str, Any, Any]]:
     return found
 
 
-def test_links_are_called_and_time_limits_hold_after_parking(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(FEATURES, concurrency=3)
-    app.blocker.delay("blocker")
-    app.one_hold.delay("hold")
-    journal.wait_running(2)
-    app.echo.apply_async(("linked",), link=app.linked.s())
-    failing = app.fail.apply_async(("bad",), link_error=app.on_error.s())
-    soft = app.soft_limited.apply_async(("soft",), soft_time_limit=0.3, time_limit=30)
-    hard = app.hard_limited.apply_async(("hard",), time_limit=0.6)
-    after = app.one.delay("after")
-    state.wait_parked(5)
-    assert {result.state for result in (failing, soft, hard, after)} == {"PENDING"}
-    journal.let_go("blocker", "hold")
-
-    assert soft.get(timeout=20) == "soft: soft limit"
-    assert after.get(timeout=20) == "after"
-    assert hard.state == "FAILURE"
-    assert type(hard.result).__name__ == "TimeLimitExceeded"
-    journal.wait_finished(1, "linked:echo")
-    journal.wait_finished(1, "on_error")
-    assert isinstance(failing.get(propagate=False, timeout=10), ValueError)
-    state.wait_empty()
+# -- its callbacks and its end -----------------------------------------------------------------------------------------
 
 
-def test_canvas(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(FEATURES, count=2, concurrency=3)
-    total = chord([app.work.s(f"part{number:02}", 0.01) for number in range(50)], app.collect.s())()
-    several = group(app.one.s(f"member{number}") for number in range(6)).apply_async()
-    line = chain(app.one.s("first"), app.follow.s("second"), app.follow.s("third")).apply_async()
-    # A chord whose end is throttled, within a chain.
-    nested = chain(
-        group(app.work.s("left"), app.work.s("right")), app.collect.s("middle"), app.follow.si("end", "of the chain")
-    ).apply_async()
+@pytest.mark.usefixtures("throttle_worker")
+def test_links_are_called_after_parking(throttle: ThrottleTest) -> None:
+    with throttle.hold(SINGLE):
+        linked = one.apply_async(("a",), link=note.s("linked"))
+        failing = fails.apply_async(("bad",), link_error=note_error.s("failed"))
+        for each in (linked, failing):
+            throttle.assert_parked(each)
+            assert each.state == "PENDING"
+    throttle.assert_ran(note.s("a", "linked"), times=1)
+    throttle.assert_ran(note_error.s(failing.id, "failed"), times=1)
+    with pytest.raises(ValueError, match="bad"):
+        failing.get(timeout=20)
+    assert_all_ended(throttle)
 
-    assert total.get(timeout=40) == [f"part{number:02}" for number in range(50)]
-    assert several.get(timeout=20) == [f"member{number}" for number in range(6)]
-    assert line.get(timeout=20) == "first>second>third"
-    assert nested.get(timeout=20) == "end>of the chain"
-    assert journal.max_running(task="features.work") == 2
-    assert len(journal.runs(task="features.work")) == 52
-    assert len(journal.runs(task="features.collect")) == 2
-    state.wait_empty()
+
+def test_canvas(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(), throttle.run_worker():
+        total = chord([two.s(f"part{number:02}") for number in range(50)], collect.s())()
+        several = group(one.s(f"member{number}") for number in range(6)).apply_async()
+        line = chain(one.s("first"), follow.s("second"), follow.s("third")).apply_async()
+        # A chord whose end is throttled, within a chain.
+        pair = group(two.s("left"), two.s("right"))
+        nested = chain(pair, collect.s("middle"), follow.si("end", "of the chain")).apply_async()
+
+        assert total.get(timeout=40) == [f"part{number:02}" for number in range(50)]
+        assert several.get(timeout=20) == [f"member{number}" for number in range(6)]
+        assert line.get(timeout=20) == "first>second>third"
+        assert nested.get(timeout=20) == "end>of the chain"
+        throttle.assert_ran(two, times=52)
+        throttle.assert_ran(collect, times=2)
+        throttle.assert_most_at_once(two, 2, at_most=True)
+        assert_all_ended(throttle)
 
 
 @pytest.fixture
-def events(workers: Workers) -> Iterator[list[dict[str, Any]]]:
-    """Every event that workers send, from now on."""
-    app = workers.app(FEATURES).app
-    received: list[dict[str, Any]] = []
-    ready, stop = threading.Event(), threading.Event()
+def preruns() -> Iterator[list[str]]:
+    """The ids of the tasks whose bodies have begun; a test asks for it before the kit, whose gate holds a signal."""
+    ids: list[str] = []
 
-    def capture() -> None:
-        with app.connection_for_read() as own:
-            receiver = app.events.Receiver(own, handlers={"*": received.append})
-            with receiver.consumer_context() as (connection, _, _):
-                ready.set()
-                while not stop.is_set():
-                    try:
-                        connection.drain_events(timeout=0.1)
-                    except TimeoutError:
-                        continue
+    def begins(task_id: str, **_: Any) -> None:
+        ids.append(task_id)
 
-    thread = threading.Thread(target=capture)
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield received
-    finally:
-        stop.set()
-        thread.join()
+    task_prerun.connect(begins)
+    yield ids
+    task_prerun.disconnect(begins)
 
 
-def test_parked_task_has_not_started_for_any_observer(
-    workers: Workers, journal: Journal, state: State, events: list[dict[str, Any]]
-) -> None:
-    workers.conf["task_track_started"] = True
-    app = workers.start_app(FEATURES, concurrency=3, options=["-E"])
-    holding = journal.wait_begun(app.one_hold.delay("hold"))
-    waiting = [app.one.delay(f"one{number}") for number in range(4)]
-    retrying = app.retry.delay("retry")
-    state.wait_parked(5)
-    inspect = app.app.control.inspect(timeout=10, destination=[journal.runs()[0].worker])
-    (active,), (reserved,) = inspect.active().values(), inspect.reserved().values()
-    assert [task["id"] for task in active] == [holding.id]
-    assert reserved == []
-    assert holding.state == "STARTED"
-    assert {result.state for result in (*waiting, retrying)} == {"PENDING"}
-    assert [event["task_id"] for event in _of(journal, "prerun")] == [holding.id]
-    journal.let_go("hold")
+@pytest.mark.throttle(worker_send_task_events=True)
+def test_parked_task_has_not_started_for_any_observer(preruns: list[str], throttle: ThrottleTest) -> None:
+    with Monitor(APP) as monitor, throttle.run_worker() as worker:
+        with throttle.gate():
+            holding = begun(throttle, one.delay("hold"))
+            waiting = [one.delay(f"one{number}") for number in range(4)]
+            retrying = retries.delay("retry")
+            throttle.assert_line(SINGLE, [*waiting, retrying])
+            inspect = APP.control.inspect(timeout=10, destination=[worker.node])
+            (active,), (reserved,) = inspect.active().values(), inspect.reserved().values()
+            # The process has one state for all workers, also for those that earlier tests have lost.
+            others = {result.id for result in (*waiting, retrying)}
+            assert holding.id in {task["id"] for task in active}
+            assert not others & {task["id"] for task in (*active, *reserved)}
+            assert {result.state for result in (*waiting, retrying)} == {"PENDING"}
+            assert preruns == [holding.id]
 
-    assert [result.get(timeout=20) for result in waiting] == [f"one{number}" for number in range(4)]
-    assert retrying.get(timeout=20) == "retry"
-    ids = [holding.id, *(result.id for result in waiting)]
-    until(lambda: {("task-succeeded", task_id) for task_id in ids} <= set(_kinds(events)), describe=lambda: events)
+        assert [result.get(timeout=20) for result in waiting] == [f"one{number}" for number in range(4)]
+        assert retrying.get(timeout=20) == "retry"
+        ids = [holding.id, *(result.id for result in waiting)]
+        for task_id in ids:
+            monitor.wait_for(task_id, "task-succeeded")
+    kinds = [(event["type"], event.get("uuid", "")) for event in monitor.seen]
     for kind in ("task-received", "task-started", "task-succeeded"):
-        assert [task_id for found, task_id in _kinds(events) if found == kind and task_id in ids] == ids, kind
-    preruns = [event["task_id"] for event in _of(journal, "prerun")]
+        assert [task_id for found, task_id in kinds if found == kind and task_id in ids] == ids, kind
     assert [task_id for task_id in preruns if task_id in ids] == ids
     assert preruns.count(retrying.id) == 3
-    assert [run.attempt for run in journal.runs("retry")] == [0, 1, 2]
-    assert not {"task-failed", "task-rejected", "task-revoked"} & {kind for kind, _ in _kinds(events)}
+    assert not {"task-failed", "task-rejected", "task-revoked"} & {kind for kind, _ in kinds}
 
 
-def _of(journal: Journal, kind: str) -> list[dict[str, Any]]:
-    return [event for event in journal.events() if event["event"] == kind]
-
-
-def _kinds(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(event["type"], event.get("uuid", "")) for event in list(events)]
-
-
-def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: State, redis: Redis) -> None:
-    worker = workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
-    for label in ("direct", "parked"):
-        if label == "parked":
-            journal.wait_begun(app.one_hold.delay("hold"))
-        retrying = app.retry.delay(f"{label} retry", times=3)
-        failing = app.auto_retry.delay(f"{label} auto_retry")
-        replacing = app.replace.delay(f"{label} replace")
-        app.ignore.delay(f"{label} ignore")
-        app.reject.delay(f"{label} reject", requeue=False)
-        app.reject.delay(f"{label} requeue", requeue=True)  # means nothing once acknowledged
-        app.reject_late.delay(f"{label} reject_late", requeue=False)
-        again = app.reject_late.delay(f"{label} requeue_late", requeue=True, runs=3)
-        last = app.one.delay(f"{label} last")
-        if label == "parked":
-            state.wait_parked(9)
-            journal.let_go("hold")
-
-        assert retrying.get(timeout=20) == f"{label} retry"
-        assert [run.attempt for run in journal.runs(f"{label} retry")] == [0, 1, 2, 3]
-        assert isinstance(failing.get(propagate=False, timeout=20), ValueError)
-        assert [run.attempt for run in journal.runs(f"{label} auto_retry")] == [0, 1, 2]
-        assert replacing.get(timeout=20) == f"{label} replace-replaced"
-        assert len(journal.runs(f"{label} replace")) == 1
-        assert again.get(timeout=20) == f"{label} requeue_late"
-        assert len(journal.runs(f"{label} requeue_late")) == 3
-        assert last.get(timeout=20) == f"{label} last"
-        state.wait_empty()
-        for name in ("ignore", "reject", "requeue", "reject_late"):
-            assert len(journal.runs(f"{label} {name}")) == 1, name
-    assert journal.max_running() == 1
-    assert not redis.hlen("unacked"), "a message was not acknowledged"
-    assert "celery_throttle: error" not in worker.log()
-
-
-def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal, state: State) -> None:
-    """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
-    app = workers.start_app(FEATURES, concurrency=3)
-    journal.wait_begun(app.one_hold.delay("hold"))
-    replaced = app.replace_by_chain.delay("parked")
-    state.wait_parked(1)
-    journal.let_go("hold")
-    assert replaced.get(timeout=20) == "parked-first>parked-last"
-    state.wait_empty()
-
-
-@pytest.mark.parametrize("task", ["one", "one_late"])
-def test_note_goes_with_the_acknowledgement(
-    workers: Workers, journal: Journal, state: State, redis: Redis, task: str
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.parametrize("parked", [False, True], ids=["direct", "parked"])
+def test_other_ways_to_end_a_task(
+    throttle: ThrottleTest, redis: Redis, caplog: pytest.LogCaptureFixture, *, parked: bool
 ) -> None:
+    with throttle.hold(SINGLE) if parked else nullcontext():
+        retrying = retries.delay("retry", times=3)
+        failing = retries_itself.delay("fail")
+        replacing = replaced.delay("replace")
+        ignored.delay("ignore")
+        rejected.delay("reject", requeue=False)
+        rejected.delay("requeue", requeue=True)  # means nothing once acknowledged
+        rejected_late.delay("reject", requeue=False)
+        again = rejected_late.delay("requeue", requeue=True, runs=3)
+        last = one.delay("last")
+        if parked:
+            throttle.settle()
+            assert throttle.control.limit(SINGLE).status().parked == 9
+
+    for result, value in ((retrying, "retry"), (replacing, "replace-replaced"), (again, "requeue"), (last, "last")):
+        assert result.get(timeout=20) == value
+    assert isinstance(failing.get(propagate=False, timeout=20), ValueError)
+    for task, times in (
+        (retries, 4),
+        (retries_itself, 3),
+        (replaced, 1),
+        (ignored, 1),
+        (rejected, 2),
+        (rejected_late, 4),
+    ):
+        throttle.assert_ran(task, times=times)
+    assert_all_ended(throttle)
+    throttle.assert_most_at_once(SINGLE, 1)
+    assert not redis.hlen(f"{throttle.prefix}:unacked"), "a message was not acknowledged"
+    assert "celery_throttle: error" not in caplog.text
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_message_is_acknowledged_late(throttle: ThrottleTest, redis: Redis) -> None:
+    with throttle.gate():
+        begun(throttle, one_late.delay("a"))
+        assert redis.hlen(f"{throttle.prefix}:unacked") == 1
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_parked_task_is_replaced_by_a_chain(throttle: ThrottleTest) -> None:
+    """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
+    with throttle.hold(SINGLE):
+        result = replaced_by_chain.delay("parked")
+        throttle.assert_parked(result)
+    assert result.get(timeout=20) == "parked-first>parked-last"
+    assert_all_ended(throttle)
+
+
+@pytest.mark.usefixtures("throttle_worker")
+@pytest.mark.parametrize("task", [one, one_late], ids=["early", "late"])
+def test_note_goes_with_the_acknowledgement(throttle: ThrottleTest, redis: Redis, task: Any) -> None:
     """Only a task that the broker may deliver again is remembered as having run, for a day."""
-    app = workers.start_app(FEATURES, concurrency=3)
-    journal.wait_begun(app.one_hold.delay("hold"))
-    assert app.work_late.delay("direct").get(timeout=20) == "direct"
-    parked = [getattr(app, task).delay(str(number)) for number in range(8)]
-    state.wait_parked(8)
-    journal.let_go("hold")
+    with throttle.hold(SINGLE):
+        parked = [task.delay(str(number)) for number in range(8)]
+        throttle.assert_line(SINGLE, parked)
     assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
-    state.wait_empty()
-    assert not list(redis.scan_iter("*:ran"))
+    assert_all_ended(throttle)
+    until(lambda: not redis.exists(Keys(throttle.prefix).key("records")))
 
 
-def test_replacement_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:
+@pytest.mark.usefixtures("throttle_worker")
+def test_replacement_of_a_parked_task(throttle: ThrottleTest) -> None:
     """It has the same id, and the store may still have the first message, which the broker has forgotten."""
-    app = workers.start_app(FEATURES, concurrency=3)
+    results = []
     for number in range(20):
-        # Parked, and resumed right after that: the hold ends as soon as they are there.
-        app.one_hold.delay(f"hold {number}")
-        journal.wait_running(1, f"hold {number}")
-        journal.let_go(f"hold {number}")
-        for letter in "abc":
-            app.replace.delay(f"{number}{letter}")
-    labels = {f"{number}{letter}" for number in range(20) for letter in "abc"}
-    journal.wait_finished(140, timeout=30)
-    assert {run.label for run in journal.runs(task="features.one")} == {f"{label}-replaced" for label in labels}
-    assert len(journal.runs()) == 140
-    state.wait_empty()
+        with SINGLE.acquire(timeout=20, app=APP):  # parked, and resumed right after that
+            results += [replaced.delay(f"{number}{letter}") for letter in "abc"]
+    assert [each.get(timeout=30) for each in results] == [
+        f"{number}{letter}-replaced" for number in range(20) for letter in "abc"
+    ]
+    throttle.assert_ran(replaced, times=60)
+    throttle.assert_ran(one, times=60)
+    assert_all_ended(throttle)

@@ -1,384 +1,456 @@
-"""Tasks that run once, on real workers: `singleton=True` and its options."""
+"""Tasks that run once, in two workers: `singleton=True` and its options."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import chain, chord, group
+from celery.app.backends import by_url
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.utils import uuid
 from kombu.exceptions import EncodeError
 
-from celery_throttle import DuplicateTask, LimitExceeded
-from tests.support.journal import Journal
-from tests.support.state import State
+from celery_throttle import DuplicateTask, LimitExceeded, Throttled
+from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.waiting import until
-from tests.support.workers import Workers
-from tests.workers.conftest import ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.testing import ThrottleTest
 
 QUICKLY = 15.0
 
+# -- the app -----------------------------------------------------------------------------------------------------------
+
+APP = new_app("once")
+make_task = task_maker(APP)
+make_singleton = partial(make_task, base=Throttled, singleton=True)
+
+
+def fail(label: str) -> None:
+    raise ValueError(label)
+
+
+def fail_if_asked(label: str) -> str:
+    if label == "fails":
+        fail(label)
+    return label
+
+
+def retry_twice(self: Any, label: str) -> str:
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.1)
+    return label
+
+
+def pay(order: str, amount: int = 0) -> str:
+    return f"{order}: {amount}"
+
+
+def of_callback(_outcome: object, label: str) -> str:
+    return label
+
+
+def of_chord(labels: list[str]) -> list[str]:
+    return sorted(labels)
+
+
+in_memory: Any = by_url("cache+memory://", APP.loader)
+own_backend = in_memory[0](app=APP, url=in_memory[1])
+
+plain = make_singleton("plain")
+limited = make_singleton("limited", limit=1)
+with_short_line = make_singleton("with_short_line", limit=1, max_parked=1)
+with_own_backend = make_singleton("with_own_backend", fail_if_asked, backend=own_backend)
+charge = make_singleton("charge", pay, unique_on=["order"], remember=600, acks_late=True)
+raises = make_singleton("raises", on_conflict="raise")
+skips = make_singleton("skips", on_conflict="skip")
+replaces = make_singleton("replaces", unique_on=["label"], on_conflict="replace", limit=1)
+replaces_all = make_singleton("replaces_all", unique_on=[], on_conflict="replace")
+keeps_last = make_singleton("keeps_last", unique_on=[], on_conflict="keep_last")
+until_started = make_singleton("until_started", lock_until="started")
+until_expires = make_singleton("until_expires", lock_until="expires", lock_ttl=3)
+fails = make_singleton("fails", fail)
+fails_until_expires = make_singleton("fails_until_expires", fail, lock_until="expires")
+expires = make_singleton("expires", lock_ttl=5, expires=600)
+retries = make_singleton("retries", retry_twice, bind=True, max_retries=2)
+note = make_task("note", of_callback)
+note_error = make_task("note_error", of_callback)
+collect = make_task("collect", of_chord)
+
 
 @pytest.fixture
-def app(workers: Workers) -> Any:
-    """The app, with two workers."""
-    workers.conf["throttle_lease"] = 60
-    workers.start_many(2, ONCE, concurrency=3)
-    return workers.app(ONCE)
+def kit(throttle: ThrottleTest) -> Iterator[ThrottleTest]:
+    """The kit with two workers, so that a duplicate comes to either."""
+    with throttle.run_worker(), throttle.run_worker():
+        yield throttle
 
 
-def send_by_name(app: Any, task: Any, *args: Any, **options: Any) -> Any:
+def send_by_name(task: Any, *args: Any, **options: Any) -> Any:
     """Send as a producer without the library does."""
-    return app.app.send_task(task.name, args=args, **options)
+    return APP.send_task(task.name, args=args, **options)
 
 
-def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: State) -> None:
-    first = app.hold.delay("a")
-    assert app.hold.delay(label="a").id == first.id  # queued or running, by position or by name
-    journal.wait_running(1, "a")
-    assert app.hold.delay("a").id == first.id
-    locked = app.hold.locked_by("a")
-    assert (locked.task_id, locked.state) == (first.id, "running")
-    other = app.hold.delay("b")
-    assert other.id != first.id
-    journal.let_go("a", "b")
+# -- the outcome of the first ------------------------------------------------------------------------------------------
+
+
+def test_a_second_call_gets_the_first_one(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        first = plain.delay("a")
+        assert plain.delay(label="a").id == first.id  # queued or running, by position or by name
+        gate.wait_for(1)
+        assert plain.delay("a").id == first.id
+        locked = plain.locked_by("a")
+        assert (locked.task_id, locked.state) == (first.id, "running")
+        assert plain.delay("b").id != first.id
+        gate.wait_for(2)
     assert first.get(timeout=QUICKLY) == "a"
-    other.get(timeout=QUICKLY)
-    until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
-    again = app.hold.delay("a")
+    kit.assert_not_locked(plain.s("a"))
+    again = plain.delay("a")
     assert again.id != first.id
     assert again.get(timeout=QUICKLY) == "a"
-    assert sorted(journal.order()) == ["a", "a", "b"]
-    tokens = [event["token"] for event in journal.events() if event["event"] == "fence" and event["label"] == "a"]
-    assert tokens == sorted(set(tokens))
-    state.wait_empty()
+    kit.assert_ran(plain.s("a"), times=2)
+    kit.assert_ran(plain.s("b"), times=1)
+    assert_all_ended(kit)
 
 
-def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(app: Any, journal: Journal, state: State) -> None:
+def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(kit: ThrottleTest) -> None:
     """`send_task`, another language, a beat without the task: the gate catches calls that apply_async has not seen."""
-    first = journal.wait_begun(app.hold.delay("a"))
-    others = [send_by_name(app, app.hold, "a") for _ in range(3)]
-    state.wait_parked(3)
-    journal.let_go("a")
-    assert first.get(timeout=QUICKLY) == "a"
-    assert [other.get(timeout=QUICKLY) for other in others] == ["a"] * 3
-    assert journal.order() == ["a"]
-    state.wait_empty()
+    with kit.gate():
+        first = begun(kit, plain.delay("a"))
+        others = [send_by_name(plain, "a") for _ in range(3)]
+        for other in others:
+            kit.assert_parked(other)
+            kit.assert_duplicate(other, of=first)
+    assert [each.get(timeout=QUICKLY) for each in (first, *others)] == ["a"] * 4
+    kit.assert_ran(plain, times=1)
+    assert_all_ended(kit)
 
 
-def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: State) -> None:
-    journal.wait_begun(app.hold.delay("part 0"))
-    header = [app.hold.s(f"part {number % 15}") for number in range(20)]
-    result = chord(header)(app.collect.s())
-    journal.wait_running(3)  # one worker's slots at least: the other may have prefetched duplicates only
-    journal.let_go(*(f"part {number}" for number in range(15)))
+def test_a_chord_with_duplicates_completes(kit: ThrottleTest) -> None:
+    with kit.gate():
+        begun(kit, plain.delay("part 0"))
+        result = chord([plain.s(f"part {number % 15}") for number in range(20)])(collect.s())
+        kit.settle()
     assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
-    assert sorted(journal.order()) == sorted(["collect", *(f"part {number}" for number in range(15))])
-    state.wait_empty()
+    for number in range(15):
+        kit.assert_ran(plain.s(f"part {number}"), times=1)
+    kit.assert_ran(collect, times=1)
+    assert_all_ended(kit)
 
 
-def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold.delay("a"))
-    parts = group(app.hold.s("a"), app.quick.s("b"), app.hold.s("a")).apply_async()
-    links = chain(app.quick.s("c"), app.hold.si("a"), app.note.s("after")).apply_async()
-    last = chain(app.quick.s("d"), app.hold.si("a")).apply_async()
-    state.wait_parked(4)
-    journal.let_go("a")
+def test_a_group_and_a_chain_with_duplicates_complete(kit: ThrottleTest) -> None:
+    with kit.gate():
+        begun(kit, plain.delay("a"))
+        parts = group(plain.s("a"), plain.s("b"), plain.s("a")).apply_async()
+        links = chain(plain.si("a"), note.s("after")).apply_async()
+        last = chain(plain.s("c"), plain.si("a")).apply_async()
+        kit.settle()
     assert parts.get(timeout=QUICKLY) == ["a", "b", "a"]
     assert links.get(timeout=QUICKLY) == "after"
     assert last.get(timeout=QUICKLY) == "a"
-    assert first.get(timeout=QUICKLY) == "a"
-    assert sorted(journal.order()) == ["a", "after: a", "b", "c", "d"]
-    state.wait_empty()
+    kit.assert_ran(note.s("a", "after"), times=1)
+    assert_all_ended(kit)
 
 
-def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(app: Any, journal: Journal, state: State) -> None:
-    first = [app.hold_elsewhere.delay(label) for label in ("a", "fails")]
-    journal.wait_running(2)
-    others = [send_by_name(app, app.hold_elsewhere, label) for label in ("a", "fails")]
-    links = chain(app.hold_elsewhere.si("a"), app.note.s("after")).apply_async()
-    state.wait_parked(3)
-    journal.let_go("a", "fails")
+def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(kit: ThrottleTest) -> None:
+    with kit.gate():
+        first = [begun(kit, with_own_backend.delay(label)) for label in ("a", "fails")]
+        others = [with_own_backend.AsyncResult(send_by_name(with_own_backend, label).id) for label in ("a", "fails")]
+        links = chain(with_own_backend.si("a"), note.s("after")).apply_async()
+        for each in (*others, links.parent):
+            kit.assert_parked(each)
     assert links.get(timeout=QUICKLY) == "after"
-    for a, fails in (first, [app.hold_elsewhere.AsyncResult(other.id) for other in others]):
-        assert a.get(timeout=QUICKLY) == "a"
+    for a, failing in (first, others):
+        assert a.get(timeout=QUICKLY, interval=0.02) == "a"
         with pytest.raises(ValueError, match="fails"):
-            fails.get(timeout=QUICKLY)
-    assert "after: a" in journal.order()
-    state.wait_empty()
+            failing.get(timeout=QUICKLY, interval=0.02)
+    kit.assert_ran(with_own_backend, times=2)
+    kit.assert_ran(note.s("a", "after"), times=1)
+    assert_all_ended(kit)
 
 
-def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal) -> None:
-    journal.wait_begun(app.hold.apply_async(["a"], link=app.note.s("first")))
-    app.hold.apply_async(["a"], link=app.note.s("second"))
-    failing = journal.wait_begun(app.fails_finished.apply_async(["f"], link_error=app.note_error.s("first")))
-    app.fails_finished.apply_async(["f"], link_error=app.note_error.s("second"))
-    journal.let_go("a", "f")
-    with pytest.raises(ValueError, match="f"):
-        failing.get(timeout=QUICKLY)
-    journal.wait_finished(6)
-    assert sorted(journal.order()) == ["a", "f", "first: a", "first: f", "second: a", "second: f"]
+def test_the_callbacks_of_both_callers_fire(kit: ThrottleTest) -> None:
+    with kit.gate():
+        begun(kit, plain.apply_async(["a"], link=note.s("first")))
+        plain.apply_async(["a"], link=note.s("second"))
+        first = begun(kit, fails.apply_async(["f"], link_error=note_error.s("first")))
+        second = fails.apply_async(["f"], link_error=note_error.s("second"))
+    for failing, label in ((first, "first"), (second, "second")):
+        kit.assert_ran(note.s("a", label), times=1)
+        kit.assert_ran(note_error.s(failing.id, label), times=1)
+        with pytest.raises(ValueError, match="f"):
+            failing.get(timeout=QUICKLY)
+    kit.assert_ran(plain, times=1)
+    kit.assert_ran(fails, times=1)
 
 
-def test_remembered_call_does_not_run_again(app: Any, journal: Journal, state: State) -> None:
-    first = app.charge.delay("17", amount=5)
+def test_remembered_call_does_not_run_again(kit: ThrottleTest) -> None:
+    first = charge.delay("17", amount=5)
     assert first.get(timeout=QUICKLY) == "17: 5"
-    until(lambda: app.charge.locked_by("17").state == "done", timeout=QUICKLY)
-    assert app.charge.delay("17", amount=6).id == first.id
-    other = send_by_name(app, app.charge, "17", 7)
-    assert other.get(timeout=QUICKLY) == "17: 5"
-    # The very same message once more.
-    app.app.send_task(app.charge.name, args=["17", 5], task_id=first.id)
-    result = chord([app.charge.s("17"), app.charge.s("18", 1)])(app.collect.s())
+    until(lambda: charge.locked_by("17").state == "done")
+    assert charge.delay("17", amount=6).id == first.id
+    assert send_by_name(charge, "17", 7).get(timeout=QUICKLY) == "17: 5"
+    result = chord([charge.s("17"), charge.s("18", 1)])(collect.s())
     assert result.get(timeout=QUICKLY) == ["17: 5", "18: 1"]
-    state.wait_empty()
-    assert sorted(journal.order()) == ["17", "18", "collect"]
-    assert app.charge.unlock("17")
-    assert app.charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
+    kit.assert_ran(charge, times=2)
+    assert charge.unlock("17")
+    assert charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
+    kit.drain()
+    kit.advance(601)
+    kit.assert_not_locked(charge.s("17"))
 
 
-def test_raise(app: Any, journal: Journal, state: State) -> None:
-    first = app.hold_raise.delay("a")
-    with pytest.raises(DuplicateTask, match=f"pending, running or remembered already, as {first.id}") as raised:
-        app.hold_raise.delay("a")
-    assert raised.value.existing_id == first.id
-    journal.wait_running(1, "a")
-    elsewhere = send_by_name(app, app.hold_raise, "a")
-    with pytest.raises(DuplicateTask, match=first.id):
-        elsewhere.get(timeout=QUICKLY)
-    whole = chord([app.hold_raise.s("a"), app.quick.s("b")])(app.collect.s())
-    with pytest.raises((DuplicateTask, ChordError), match=first.id):
-        whole.get(timeout=QUICKLY)
-    journal.let_go("a")
-    first.get(timeout=QUICKLY)
-    assert "collect" not in journal.order()
-    state.wait_empty()
+# -- on_conflict -------------------------------------------------------------------------------------------------------
 
 
-def test_skip(app: Any, journal: Journal, state: State) -> None:
-    first = app.hold_skip.delay("a")
-    skipped = app.hold_skip.delay("a")
-    assert (skipped.id != first.id, skipped.ready(), skipped.state) == (True, True, "REVOKED")
-    journal.wait_running(1, "a")
-    elsewhere = send_by_name(app, app.hold_skip, "a")
-    for result in (skipped, app.app.AsyncResult(skipped.id), elsewhere):
-        with pytest.raises(TaskRevokedError, match=f"^skipped: .*{first.id}"):
-            result.get(timeout=QUICKLY)
-        assert isinstance(result.get(timeout=QUICKLY, propagate=False), TaskRevokedError)
-    with pytest.raises(TaskRevokedError, match=r"^skipped: "):
-        app.hold_skip.apply_async(("a",), ignore_result=True).get(timeout=QUICKLY)
-    whole = chord([app.hold_skip.s("a"), app.quick.s("b")])(app.collect.s())
-    state.wait_parked(1)
-    journal.let_go("a")
+def test_raise(kit: ThrottleTest) -> None:
+    with kit.gate(raises):
+        first = begun(kit, raises.delay("a"))
+        with pytest.raises(DuplicateTask, match=f"pending, running or remembered already, as {first.id}") as raised:
+            raises.delay("a")
+        assert raised.value.existing_id == first.id
+        with pytest.raises(DuplicateTask, match=first.id):
+            send_by_name(raises, "a").get(timeout=QUICKLY)
+        whole = chord([raises.s("a"), plain.s("b")])(collect.s())
+        with pytest.raises((DuplicateTask, ChordError), match=first.id):
+            whole.get(timeout=QUICKLY)
+    kit.assert_ran(raises, times=1)
+    kit.assert_ran(collect, times=0)
+    assert_all_ended(kit)
+
+
+def test_skip(kit: ThrottleTest) -> None:
+    with kit.gate(skips):
+        first = begun(kit, skips.delay("a"))
+        skipped = skips.delay("a")
+        assert (skipped.id != first.id, skipped.ready(), skipped.state) == (True, True, "REVOKED")
+        elsewhere = send_by_name(skips, "a")
+        for result in (skipped, APP.AsyncResult(skipped.id), elsewhere):
+            with pytest.raises(TaskRevokedError, match=f"^skipped: .*{first.id}"):
+                result.get(timeout=QUICKLY)
+            assert isinstance(result.get(timeout=QUICKLY, propagate=False), TaskRevokedError)
+        with pytest.raises(TaskRevokedError, match=r"^skipped: "):
+            skips.apply_async(("a",), ignore_result=True).get(timeout=QUICKLY)
+        whole = chord([skips.s("a"), plain.s("b")])(collect.s())
+        kit.settle()
     assert whole.get(timeout=QUICKLY) == ["a", "b"]
-    assert sorted(journal.order()) == ["a", "b", "collect"]
-    state.wait_empty()
+    kit.assert_ran(skips, times=1)
+    assert_all_ended(kit)
 
 
-def test_skip_in_a_chain_that_finds_another_lock_on_arrival(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.app(ONCE)
-    workers.start(ONCE)
-    links = chain(app.hold_skip.si("a").set(queue="elsewhere"), app.note.s("after")).apply_async()
-    assert app.hold_skip.unlock("a")
-    journal.wait_begun(app.hold_skip.delay("a"))
-    workers.start(ONCE, queues="elsewhere")
-    state.wait_parked(1)
-    journal.let_go("a")
-    assert links.get(timeout=QUICKLY) == "after"
-    state.wait_empty()
+def test_skip_in_a_chain_that_finds_another_lock_on_arrival(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(), throttle.gate(skips) as gate:
+        links = chain(skips.si("a").set(queue="elsewhere"), note.s("after")).apply_async()
+        assert skips.unlock("a")
+        first = begun(throttle, skips.delay("a"))
+        with throttle.run_worker(queues=["elsewhere"]):
+            throttle.assert_parked(links.parent)
+            throttle.assert_duplicate(links.parent, of=first)
+            gate.open()
+            assert links.get(timeout=QUICKLY) == "after"
+            throttle.assert_ran(skips, times=1)
+            assert_all_ended(throttle)
 
 
-def test_replace(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.app(ONCE)
-    old = [app.hold_replace.delay(f"old {number}") for number in range(5)]
-    new = app.hold_replace.delay("new")
-    workers.start_many(2, ONCE, concurrency=3)
-    journal.wait_running(1, "new")
-    until(lambda: all(result.state == "REVOKED" for result in old), timeout=QUICKLY)
-    assert app.hold_replace.delay("late").id == new.id  # it runs: nothing to replace
-    journal.let_go("new")
-    new.get(timeout=QUICKLY)
-    assert journal.order() == ["new"]
-    state.wait_empty()
+def test_replace(throttle: ThrottleTest) -> None:
+    old = [replaces_all.delay(f"old {number}") for number in range(5)]
+    new = replaces_all.delay("new")
+    with throttle.gate(), throttle.run_worker(), throttle.run_worker():
+        for each in old:
+            throttle.assert_dropped(each)
+        throttle.assert_started(new)
+        assert replaces_all.delay("late").id == new.id  # it runs: nothing to replace
+        throttle.assert_ran(replaces_all, times=1)
 
 
-def test_keep_last(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold_last.delay("first"))
-    waiting = [app.hold_last.delay(f"waiting {number}") for number in range(5)]
-    last = app.hold_last.delay("last")
-    assert len({first.id, last.id, *(result.id for result in waiting)}) == 7
-    until(lambda: all(result.state == "REVOKED" for result in waiting), timeout=QUICKLY)
-    assert app.hold_last.locked_by("x").next_id == last.id
-    journal.let_go("first", "last")
+def test_keep_last(kit: ThrottleTest) -> None:
+    with kit.gate():
+        first = begun(kit, keeps_last.delay("first"))
+        waiting = [keeps_last.delay(f"waiting {number}") for number in range(5)]
+        last = keeps_last.delay("last")
+        assert len({each.id for each in (first, *waiting, last)}) == 7
+        for each in waiting:
+            kit.assert_dropped(each)
+        assert keeps_last.locked_by("x").next_id == last.id
+        kit.assert_not_started(last)
     assert last.get(timeout=QUICKLY) == "last"
-    assert journal.order() == ["first", "last"]
-    state.wait_empty()
-    until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
+    kit.assert_ran(keeps_last, times=2)
+    kit.assert_not_locked(keeps_last.s("x"))
+    assert_all_ended(kit)
 
 
-def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: State) -> None:
-    app.hold_newest.delay("busy")
-    app.hold_last.delay("first")
-    journal.wait_running(2)
-    replaced, last = app.hold_newest.delay("a", 1), app.hold_last.delay("last")
-    state.wait_parked(2)
-    for task in (app.hold_newest, app.hold_last):
-        with pytest.raises(EncodeError):
-            task.delay("a", payload=object())
-    journal.let_go("busy", "first", "a", "last")
-    assert replaced.get(timeout=QUICKLY) == "a: 1"
-    assert last.get(timeout=QUICKLY) == "last"
-    state.wait_empty()
+def test_unpublished_newest_replaces_no_task(kit: ThrottleTest) -> None:
+    with kit.gate():
+        begun(kit, replaces.delay("busy"))
+        begun(kit, keeps_last.delay("first"))
+        waiting = replaces.delay("a"), keeps_last.delay("last")
+        for task, each in zip((replaces, keeps_last), waiting, strict=True):
+            kit.assert_parked(each)
+            with pytest.raises(EncodeError):
+                task.delay("a", payload=object())
+    assert [each.get(timeout=QUICKLY) for each in waiting] == ["a", "last"]
+    assert_all_ended(kit)
 
 
-def test_until_started(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold_started.delay("a"))
-    second = app.hold_started.delay("a")
+# -- how long a lock lasts ---------------------------------------------------------------------------------------------
+
+
+def test_until_started(kit: ThrottleTest) -> None:
+    with kit.gate():
+        first = begun(kit, until_started.delay("a"))
+        second = begun(kit, until_started.delay("a"))
     assert second.id != first.id
-    journal.wait_running(2, "a")
-    journal.let_go("a")
-    first.get(timeout=QUICKLY)
-    second.get(timeout=QUICKLY)
-    state.wait_empty()
+    assert_all_ended(kit)
 
 
-def test_until_expires_a_failure_keeps_the_lock(app: Any, journal: Journal) -> None:
-    first = app.fails.delay("a")
+def test_until_expires_a_failure_keeps_the_lock(kit: ThrottleTest) -> None:
+    first = fails_until_expires.delay("a")
     with pytest.raises(ValueError, match="a"):
         first.get(timeout=QUICKLY)
-    until(lambda: app.fails.locked_by("a").state == "failed", timeout=QUICKLY)
-    assert app.fails.delay("a").id == first.id
-    elsewhere = send_by_name(app, app.fails, "a")
+    until(lambda: fails_until_expires.locked_by("a").state == "failed")
+    assert fails_until_expires.delay("a").id == first.id
     with pytest.raises(ValueError, match="a"):
-        elsewhere.get(timeout=QUICKLY)
-    assert journal.order() == ["a"]
+        send_by_name(fails_until_expires, "a").get(timeout=QUICKLY)
+    kit.assert_ran(fails_until_expires, times=1)
 
 
-def test_until_expires(app: Any, journal: Journal) -> None:
-    first = app.hourly.apply_async(["a"], expires=600)  # of its message; the lock is for three seconds
+def test_until_expires(kit: ThrottleTest) -> None:
+    first = until_expires.apply_async(["a"], expires=600)  # of its message; the lock is for three seconds
     first.get(timeout=QUICKLY)
-    assert app.hourly.delay("a").id == first.id
-    until(lambda: app.hourly.locked_by("a") is None, timeout=QUICKLY)
-    second = app.hourly.delay("a")
-    second.get(timeout=QUICKLY)
+    assert until_expires.delay("a").id == first.id
+    kit.advance(3)
+    kit.assert_not_locked(until_expires.s("a"))
+    second = until_expires.delay("a")
     assert second.id != first.id
-    assert journal.order() == ["a", "a"]
+    kit.assert_ran(until_expires.s("a"), times=2)
 
 
-def test_retries_keep_the_lock(app: Any, journal: Journal, state: State) -> None:
-    first = app.retries.delay("a")
-    duplicate = send_by_name(app, app.retries, "a")
-    journal.wait_running(1, "a")
-    assert app.retries.delay("a").id == first.id
-    journal.wait_started(3, "a")
-    assert app.retries.delay("a").id == first.id
-    journal.let_go("a")
+def test_retries_keep_the_lock(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        first = begun(kit, retries.delay("a"))
+        duplicate = send_by_name(retries, "a")
+        kit.assert_duplicate(duplicate, of=first)
+        for _ in range(2):
+            gate.open(1)
+            assert retries.delay("a").id == first.id
+            gate.wait_for(1)
+            assert retries.delay("a").id == first.id
+    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
+    kit.assert_ran(retries, times=3)
+    assert_all_ended(kit)
+
+
+def test_a_countdown_keeps_the_lock_unless_its_task_is_revoked_or_expires(kit: ThrottleTest) -> None:
+    first = plain.apply_async(["a"], countdown=0.5)
+    assert plain.delay("a").id == first.id
     assert first.get(timeout=QUICKLY) == "a"
-    assert duplicate.get(timeout=QUICKLY) == "a"
-    assert {run.task_id for run in journal.runs()} == {first.id}
-    state.wait_empty()
+
+    later = plain.apply_async(["b"], countdown=3600)
+    locked = plain.locked_by("b")
+    assert locked.task_id == later.id
+    assert locked.expires_in > 3600 + 80_000
+
+    revoked = plain.apply_async(["c"], countdown=0.5)
+    revoked.revoke()
+    expired = plain.apply_async(["d"], countdown=0.5, expires=0.1)
+    for each in (revoked, expired):
+        kit.assert_dropped(each)
+    kit.assert_not_locked(plain.s("c"))
+    kit.assert_not_locked(plain.s("d"))
 
 
-def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, journal: Journal) -> None:
-    app = workers.app(ONCE)
-    workers.start(ONCE)
-    first = app.hold.apply_async(["a"], countdown=0.5)
-    assert app.hold.delay("a").id == first.id
-    journal.let_go("a")
-    first.get(timeout=QUICKLY)
-
-    later = app.hold.apply_async(["b"], countdown=3600)
-    assert app.hold.locked_by("b").task_id == later.id
-    assert app.hold.locked_by("b").expires_in > 3600 + 80_000
-    later.revoke()
-    soon = app.hold.apply_async(["c"], expires=0.01, countdown=0.3)
-    until(lambda: soon.state == "REVOKED", timeout=QUICKLY)
-    until(lambda: app.hold.locked_by("c") is None, timeout=QUICKLY)
+@pytest.mark.usefixtures("throttle")
+def test_a_lock_lasts_until_its_task_expires() -> None:
+    expires.delay("a")
+    expires.apply_async(["b"], expires=900)
+    assert 500 < expires.locked_by("a").expires_in <= 600
+    assert 800 < expires.locked_by("b").expires_in <= 900
 
 
-def test_a_lock_lasts_until_its_task_expires(workers: Workers) -> None:
-    app = workers.app(ONCE)
-    app.quick_expiring.delay("a")
-    app.quick_expiring.apply_async(["b"], expires=900)
-    assert 500 < app.quick_expiring.locked_by("a").expires_in <= 600
-    assert 800 < app.quick_expiring.locked_by("b").expires_in <= 900
+# -- revoked tasks -----------------------------------------------------------------------------------------------------
 
 
-def test_a_revoked_duplicate_leaves_the_outcome_to_another(workers: Workers, journal: Journal, state: State) -> None:
+def test_a_revoked_duplicate_leaves_the_outcome_to_another(throttle: ThrottleTest) -> None:
     """Both would have asked for it, one comes only when the first has ended."""
-    app = workers.app(ONCE)
-    workers.start(ONCE)
-    first = journal.wait_begun(app.hold.delay("a"))
-    parked = app.hold.apply_async(["a"], task_id="parked")
-    late = app.hold.apply_async(["a"], task_id="late", queue="elsewhere")
-    state.wait_parked(1)
-    parked.revoke()
-    workers.wait_discarded(parked, timeout=QUICKLY)
-    until(lambda: parked.state == "REVOKED", timeout=QUICKLY)
-    state.wait_parked(0)
-    journal.let_go("a")
-    assert first.get(timeout=QUICKLY) == "a"
-    until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
-    workers.start(ONCE, queues="elsewhere")
-    assert late.get(timeout=QUICKLY) == "a"
-    assert journal.order() == ["a"]
-    state.wait_empty()
+    with throttle.run_worker(), throttle.gate() as gate:
+        first = begun(throttle, plain.delay("a"))
+        parked, late = (plain.apply_async(["a"], task_id=uuid(), queue=queue) for queue in ("celery", "elsewhere"))
+        throttle.assert_parked(parked)
+        parked.revoke()
+        throttle.assert_dropped(parked)
+        until(lambda: not throttle.control.parked())
+        gate.open()
+        assert first.get(timeout=QUICKLY) == "a"
+        throttle.assert_not_locked(plain.s("a"))
+        with throttle.run_worker(queues=["elsewhere"]):
+            assert late.get(timeout=QUICKLY) == "a"
+            throttle.assert_ran(plain, times=1)
+            assert_all_ended(throttle)
 
 
-def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: Journal) -> None:
-    app = workers.app(ONCE)
-    worker = workers.start(ONCE, concurrency=1)
-    journal.wait_begun(app.hold.delay("busy"))
-    victim = app.hold_one.delay("a")
-    victim.revoke()
-    journal.let_go("busy", "a")
-    workers.wait_discarded(victim, timeout=QUICKLY)
-    until(lambda: victim.state == "REVOKED", timeout=QUICKLY)
-    until(lambda: app.hold_one.locked_by("a") is None, timeout=QUICKLY)
-    assert app.hold_one.delay("a").get(timeout=QUICKLY) == "a"
-    assert worker.running
+def test_a_revoked_task_in_the_queue_frees_its_lock(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(concurrency=1), throttle.gate() as gate:
+        begun(throttle, plain.delay("busy"))
+        victim = limited.delay("a")
+        victim.revoke()
+        throttle.settle()
+        gate.open()
+        throttle.assert_dropped(victim)
+        throttle.assert_not_locked(limited.s("a"))
+        assert limited.delay("a").get(timeout=QUICKLY) == "a"
 
 
-def test_lock_comes_before_the_limit_and_stays_while_parked(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold_one.delay("a"))
-    second = app.hold_one.delay("b")
-    state.wait_parked(1)
-    assert app.hold_one.locked_by("b").state == "queued"
-    assert app.hold_one.delay("b").id == second.id
-    duplicates = [send_by_name(app, app.hold_one, "b"), send_by_name(app, app.hold_one, "a")]
-    state.wait_parked(3)
-    assert state.used == {app.hold_one.name: 1}
-    journal.let_go("a")
-    assert first.get(timeout=QUICKLY) == "a"
-    journal.wait_running(1, "b")
-    journal.let_go("b")
-    assert second.get(timeout=QUICKLY) == "b"
-    assert [result.get(timeout=QUICKLY) for result in duplicates] == ["b", "a"]
-    assert journal.order() == ["a", "b"]
-    state.wait_empty()
+# -- limits and options ------------------------------------------------------------------------------------------------
 
 
-def test_a_duplicate_needs_no_place_in_a_full_line(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.hold_full.delay("a"))
-    second = app.hold_full.delay("b")
-    state.wait_parked(1)
-    assert app.hold_full.delay("b").id == second.id
-    with pytest.raises(LimitExceeded):
-        app.hold_full.delay("c")
-    assert app.hold_full.locked_by("c") is None
-    parts = group(app.hold_full.s("a"), app.hold_full.s("b")).apply_async()
-    by_name = send_by_name(app, app.hold_full, "a")
-    state.wait_parked(4)
-    journal.let_go("a", "b")
+def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        first = begun(kit, limited.delay("a"))
+        second = limited.delay("b")
+        kit.assert_parked(second, behind=limited)
+        assert limited.locked_by("b").state == "queued"
+        assert limited.delay("b").id == second.id
+        duplicates = [send_by_name(limited, "b"), send_by_name(limited, "a")]
+        for each, of in zip(duplicates, (second, first), strict=True):
+            kit.assert_duplicate(each, of=of)
+        kit.assert_held(limited, 1)
+        gate.open(1)
+        kit.assert_started(second)
+    # First, because Celery may lose the end of a task of which there was another result object.
+    kit.drain()
+    assert [each.get(timeout=QUICKLY) for each in (first, second, *duplicates)] == ["a", "b", "b", "a"]
+    kit.assert_ran(limited, times=2)
+    kit.assert_most_at_once(limited, 1)
+    assert_all_ended(kit)
+
+
+def test_a_duplicate_needs_no_place_in_a_full_line(kit: ThrottleTest) -> None:
+    with kit.gate():
+        first = begun(kit, with_short_line.delay("a"))
+        second = with_short_line.delay("b")
+        kit.assert_parked(second)
+        assert with_short_line.delay("b").id == second.id
+        with pytest.raises(LimitExceeded):
+            with_short_line.delay("c")
+        assert with_short_line.locked_by("c") is None
+        parts: Any = group(with_short_line.s("a"), with_short_line.s("b")).apply_async()
+        by_name = send_by_name(with_short_line, "a")
+        for each in (*parts.results, by_name):
+            kit.assert_parked(each)
     assert first.get(timeout=QUICKLY) == by_name.get(timeout=QUICKLY) == "a"
     assert parts.get(timeout=QUICKLY) == ["a", "b"]
-    state.wait_empty()
+    assert_all_ended(kit)
 
 
-def test_options_of_a_call(app: Any, journal: Journal) -> None:
-    first = app.charge.apply_async(["17", 5], throttle={"unique_on": ["amount"]})
+def test_options_of_a_call(kit: ThrottleTest) -> None:
+    by_amount = {"unique_on": ["amount"]}
+    first = charge.apply_async(["17", 5], throttle=by_amount)
     first.get(timeout=QUICKLY)
-    assert app.charge.apply_async(["18", 5], throttle={"unique_on": ["amount"]}).id == first.id
+    assert charge.apply_async(["18", 5], throttle=by_amount).id == first.id
     with pytest.raises(DuplicateTask):
-        app.charge.s("18", 5).set(throttle={"unique_on": ["amount"], "on_conflict": "raise"}).apply_async()
-    assert journal.order() == ["17"]
+        charge.s("18", 5).set(throttle=by_amount | {"on_conflict": "raise"}).apply_async()
+    kit.assert_ran(charge, times=1)

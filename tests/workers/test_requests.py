@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import pytest
 from celery.worker.request import Request
+from celery.worker.strategy import default
 
+from celery_throttle import Limit, Throttled
+from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
+from tests.support.kit import assert_all_ended, new_app, task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -94,51 +100,6 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
     assert ends[0] == ends[1]
 
 
-@ROADS
-def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: State, send: Any, parked: bool) -> None:
-    app = workers.start_app(CUSTOM, concurrency=2)
-
-    # A parked message comes by the strategy twice.
-    result = send(app, app.strategic, "signed", parked)
-    assert result.get(timeout=20) == 1 + parked
-    later = send(app, app.strategic, "later", parked, countdown=0.1)
-    assert later.get(timeout=20) == 1 + parked
-    assert "accepted by OwnRequest" in noted(journal, result.id)
-    state.wait_empty()
-
-
-def test_a_strategy_that_does_not_want_it_any_more(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(CUSTOM, concurrency=2)
-    app = workers.app(CUSTOM)
-    journal.wait_begun(app.hooked.delay("before"))
-    unwanted, wanted = app.strategic.delay("unwanted"), app.strategic.delay("wanted")
-    state.wait_parked(2)
-    journal.let_go(f"drop.{unwanted.id}", "before")
-
-    assert wanted.get(timeout=20) == 2
-    assert "dropped" in noted(journal, unwanted.id)
-    assert not journal.runs("unwanted")
-    state.wait_empty()
-    assert "Traceback" not in worker.log()
-
-
-def test_a_revoked_task_with_a_strategy_of_the_users(workers: Workers, journal: Journal, state: State) -> None:
-    worker = workers.start(CUSTOM, concurrency=2)
-    app = workers.app(CUSTOM)
-    journal.wait_begun(app.hooked.delay("before"))
-    revoked = app.strategic.delay("revoked")
-    state.wait_parked(1)
-
-    revoked.revoke()
-
-    workers.wait_discarded(revoked)
-    until(lambda: revoked.state == "REVOKED")
-    state.wait_parked(0)
-    journal.let_go("before")
-    state.wait_empty()
-    assert "Traceback" not in worker.log()
-
-
 def test_no_request_is_left_to_the_garbage_collector(workers: Workers, journal: Journal, state: State) -> None:
     worker = workers.start("tests.support.apps.uncollected", concurrency=2)
     app = workers.app("tests.support.apps.features")
@@ -151,3 +112,84 @@ def test_no_request_is_left_to_the_garbage_collector(workers: Workers, journal: 
     worker.term()
     worker.wait()
     assert worker.wait_for_log(r"left to the collector: .*") == ["left to the collector: []"]
+
+
+# -- a strategy of the user's ------------------------------------------------------------------------------------------
+
+SINGLE = Limit("single", 1)
+#: The ids of the tasks that the strategy drops, and of the accepted ones.
+UNWANTED: set[str] = set()
+ACCEPTED: list[str] = []
+
+
+class OwnRequest(Request):
+    """Notes the calls of the pool."""
+
+    def on_accepted(self, pid: Any, time_accepted: Any) -> Any:
+        ACCEPTED.append(self.id)
+        return super().on_accepted(pid, time_accepted)
+
+
+def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
+    """As Celery's, but it signs its requests, and drops those that are not wanted any more."""
+    handle = default(task, app, consumer)
+
+    def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:
+        if message.headers["id"] in UNWANTED:
+            return ack(None, ())
+        message.headers["signed"] = message.headers.get("signed", 0) + 1
+        return handle(message, body, ack, reject, callbacks, **how)
+
+    return handler
+
+
+def count_signatures(self: Any) -> int:
+    return int(self.request.get("signed", 0))
+
+
+APP = new_app("requests")
+strategic = task_maker(APP)(
+    "strategic", count_signatures, bind=True, base=Throttled, limit=SINGLE,
+    Request=f"{__name__}:OwnRequest", Strategy=f"{__name__}:own_strategy",
+)  # fmt: skip
+
+
+@ROADS
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_strategy_of_the_users(throttle: ThrottleTest, parked: bool) -> None:
+    with throttle.hold(SINGLE) if parked else nullcontext():
+        result, later = strategic.delay(), strategic.apply_async(countdown=0.1)
+        if parked:
+            throttle.assert_parked(result)
+            until(lambda: throttle.control.limit(SINGLE).status().parked == 2)
+    # A parked message comes by the strategy twice.
+    assert (result.get(timeout=20), later.get(timeout=20)) == (1 + parked, 1 + parked)
+    assert {result.id, later.id} <= set(ACCEPTED)
+    assert_all_ended(throttle)
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_strategy_that_does_not_want_it_any_more(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with throttle.hold(SINGLE):
+        unwanted, wanted = strategic.delay(), strategic.delay()
+        throttle.assert_line(SINGLE, [unwanted, wanted])
+        UNWANTED.add(unwanted.id)
+    assert wanted.get(timeout=20) == 2
+    until(lambda: not throttle.control.holders())
+    assert throttle.control.parked() == ()
+    assert unwanted.id not in ACCEPTED
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.usefixtures("throttle_worker")
+def test_a_revoked_task_with_a_strategy_of_the_users(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with throttle.hold(SINGLE):
+        revoked = strategic.delay()
+        throttle.assert_parked(revoked)
+        revoked.revoke()
+        throttle.assert_dropped(revoked)
+        until(lambda: not throttle.control.parked())
+    assert_all_ended(throttle)
+    assert "Traceback" not in caplog.text

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.testing import ThrottleTest
+from tests.support.apps import sites
 from tests.support.apps.sites import BOX, GPU, THUMBS
 from tests.support.journal import Journal, Run, peak
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
 
-SITES = "tests.support.apps.sites"
+SITES, APP = "tests.support.apps.sites", sites.app
 
 
 def on(workers: Workers, host: str, lease: float = 30) -> Worker:
@@ -26,23 +29,27 @@ def by_worker(runs: list[Run]) -> dict[str, int]:
     return dict(Counter(run.worker.partition("@")[0] for run in runs))
 
 
+def fill(task: Any, journal: Journal, state: State, *, running: int, parked: int) -> None:
+    """Publish so many tasks as start at once, and some more that are parked."""
+    for number in range(running + parked):
+        task.delay(f"t{number}")
+    journal.wait_running(running)
+    state.wait_parked(parked)
+
+
 def test_three_hosts(workers: Workers, journal: Journal, state: State) -> None:
     hosts = [on(workers, host) for host in ("a", "b", "c")]
     for worker in hosts:
         worker.wait_ready()
     app = workers.app(SITES)
-    labels = [f"t{number}" for number in range(60)]
-    for label in labels:
-        app.train.delay(label)
-    journal.wait_running(6)
-    state.wait_parked(54)
+    fill(app.train, journal, state, running=6, parked=54)
     while len(journal.finished()) < 54:  # all are busy until the line is shorter than the permits
         assert by_worker(journal.running()) == dict.fromkeys((worker.name for worker in hosts), 2)
         before = len(journal.finished())
         journal.let_go(*(run.label for run in journal.running()[:3]))
         journal.wait_finished(before + 3)
         journal.wait_running(min(6, 60 - before - 3))
-    journal.let_go(*labels)
+    journal.let_all_go()
     journal.wait_finished(60)
     for worker in hosts:
         assert peak(run for run in journal.runs() if run.worker.startswith(f"{worker.name}@")) == 2
@@ -54,10 +61,7 @@ def test_a_host_is_killed_and_another_joins(workers: Workers, journal: Journal, 
     for worker in (lost, other):
         worker.wait_ready()
     app = workers.app(SITES)
-    for number in range(8):
-        app.train.delay(f"t{number}")
-    journal.wait_running(4)
-    state.wait_parked(4)
+    fill(app.train, journal, state, running=4, parked=4)
     lost.kill()
     until(lambda: set(state.used) == {"gpu[host=b]"})
     assert by_worker(journal.running())[other.name] == 2, "the others go on, and get no permit of the lost host"
@@ -78,26 +82,21 @@ def test_a_task_waits_for_a_worker_with_the_tag(workers: Workers, journal: Journ
 
 
 def test_a_share_of_each_pool(workers: Workers, journal: Journal, state: State) -> None:
-    worker = on(workers, "a")
-    worker.wait_ready()
+    on(workers, "a").wait_ready()
     app = workers.app(SITES)
-    for number in range(8):
-        app.thumb.delay(f"t{number}")
-    journal.wait_running(2)
-    state.wait_parked(6)
+    fill(app.thumb, journal, state, running=2, parked=6)
     app.app.control.pool_grow(4)
     journal.wait_running(4)
     state.wait_parked(4)
 
 
-def test_a_program_takes_a_permit_of_its_own_host(workers: Workers, state: State) -> None:
-    app = workers.app(SITES)
-    app.app.conf.throttle_tags = {"host": "web1"}
-    with GPU.acquire(timeout=5, app=app.app):
-        assert state.used == {"gpu[host=web1]": 1}
+@pytest.mark.throttle(throttle_tags={"host": "web1"})
+def test_a_program_takes_a_permit_of_its_own_host(throttle: ThrottleTest) -> None:
+    with GPU.acquire(timeout=5, app=throttle.app):
+        assert throttle.control.limit(GPU, key="host=web1").status().held == 1
     for limit, said in ((BOX, "no permits per 'gpu_box': set throttle_tags"), (THUMBS, "take it in a task")):
         with pytest.raises(ConfigurationError, match=said):
-            limit.acquire(timeout=5, app=app.app)
+            limit.acquire(timeout=5, app=throttle.app)
 
 
 def test_an_operator_changes_one_host(workers: Workers, journal: Journal, state: State) -> None:
@@ -106,10 +105,7 @@ def test_an_operator_changes_one_host(workers: Workers, journal: Journal, state:
     app = workers.app(SITES)
     one = ThrottleControl(app.app).limit(GPU, key="host=a")
     one.override(1)
-    for number in range(6):
-        app.train.delay(f"t{number}")
-    journal.wait_running(3)
-    state.wait_parked(3)
+    fill(app.train, journal, state, running=3, parked=3)
     assert state.used == {"gpu[host=a]": 1, "gpu[host=b]": 2}
     one.reset()
     journal.wait_running(4)

@@ -12,11 +12,11 @@ from redis import Redis
 
 from celery_throttle import ThrottleControl
 from tests.support.journal import Journal
+from tests.support.monitor import Monitor
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
-from tests.workers.test_events import Monitor
 
 
 class Scene:

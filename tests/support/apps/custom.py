@@ -1,4 +1,4 @@
-"""Tasks with hooks, a request class and a strategy of their own: each notes that it was used."""
+"""Tasks with hooks and a request class of their own: each notes that it was used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import task_failure, task_received
 from celery.worker.request import Request
-from celery.worker.strategy import default
 
 from celery_throttle import Limit, Throttled
 from tests.support.apps import new_app
@@ -60,20 +59,6 @@ class OwnRequest(Request):
         return super().on_timeout(soft, timeout)
 
 
-def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
-    """As Celery's, but it signs its requests, and drops those that a file names."""
-    handle = default(task, app, consumer)
-
-    def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:
-        if Journal.from_environment().is_let_go(f"drop.{message.headers['id']}"):
-            Journal.note("dropped", task_id=message.headers["id"])
-            return ack(None, ())
-        message.headers["signed"] = message.headers.get("signed", 0) + 1
-        return handle(message, body, ack, reject, callbacks, **how)
-
-    return handler
-
-
 class Hooks(Throttled):
     """Notes how it ends."""
 
@@ -107,13 +92,3 @@ def hooked(self: Any, label: str, seconds: float = 60.0) -> str:
 @app.task(shared=False, bind=True, base=Hooks, limit=single, Request=f"{__name__}:OwnRequest")
 def requested(self: Any, label: str, seconds: float = 60.0) -> str:
     return _hold(self, label, seconds)
-
-
-@app.task(
-    shared=False, bind=True, base=Throttled, limit=single,
-    Request=f"{__name__}:OwnRequest", Strategy=f"{__name__}:own_strategy",
-)  # fmt: skip
-def strategic(self: Any, label: str, seconds: float = 0.0) -> int:
-    """Return how often the strategy has signed its message."""
-    _hold(self, label, seconds)
-    return int(self.request.get("signed", 0))

@@ -6,8 +6,6 @@ import os
 import time
 from typing import Any
 
-from celery.app.backends import by_url
-
 from celery_throttle import Throttled
 from tests.support.apps import new_app, task_maker
 from tests.support.journal import Journal
@@ -40,83 +38,19 @@ def _quick(task: Any, label: str) -> str:
 
 
 make_held = task_maker(app, _hold)
-make_quick = task_maker(app, _quick)
 
 hold = make_held("hold", base=Throttled, singleton=True)
 hold_late = make_held("hold_late", base=Throttled, singleton=True, acks_late=True)
 # With a limit as well.
 hold_one = make_held("hold_one", base=Throttled, singleton=True, limit=1)
-
-
-_elsewhere: Any = by_url((os.environ.get("RESULT_BACKEND") or "redis://").rpartition("/")[0] + "/7", app.loader)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, backend=_elsewhere[0](app=app, url=_elsewhere[1]))
-def hold_elsewhere(self: Any, label: str) -> str:
-    """Its results are in a backend of its own."""
-    _hold(self, label)
-    if label == "fails":
-        raise ValueError(label)
-    return label
-
-
-# With a line for one.
-hold_full = make_held("hold_full", base=Throttled, singleton=True, limit=1, max_parked=1)
-quick = make_quick("quick", base=Throttled, singleton=True)
 hold_remembered = make_held("hold_remembered", base=Throttled, singleton=True, remember=600, acks_late=True)
 # Acknowledged before it runs.
 hold_remembered_early = make_held("hold_remembered_early", base=Throttled, singleton=True, remember=600)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["order"], remember=600, acks_late=True)
-def charge(self: Any, order: str, amount: int = 0) -> str:
-    _quick(self, order)
-    return f"{order}: {amount}"
-
-
 hold_raise = make_held("hold_raise", base=Throttled, singleton=True, on_conflict="raise")
 hold_skip = make_held("hold_skip", base=Throttled, singleton=True, on_conflict="skip")
 hold_replace = make_held("hold_replace", base=Throttled, singleton=True, unique_on=[], on_conflict="replace")
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["label"], on_conflict="replace", limit=1)
-def hold_newest(self: Any, label: str, payload: object = None) -> str:
-    """With a limit as well."""
-    _hold(self, label)
-    return f"{label}: {payload}"
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
-def hold_last(self: Any, label: str, payload: object = None) -> str:  # noqa: ARG001 - for its publisher
-    return _hold(self, label)
-
-
+hold_last = make_held("hold_last", base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
 hold_started = make_held("hold_started", base=Throttled, singleton=True, lock_until="started")
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="expires")
-def fails(self: Any, label: str) -> None:
-    _quick(self, label)
-    raise ValueError(label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def fails_finished(self: Any, label: str) -> None:
-    _hold(self, label)
-    raise ValueError(label)
-
-
-hourly = make_quick("hourly", base=Throttled, singleton=True, lock_until="expires", lock_ttl=3)
-quick_expiring = make_quick("quick_expiring", base=Throttled, singleton=True, lock_ttl=5, expires=600)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, max_retries=2)
-def retries(self: Any, label: str) -> str:
-    """Fails twice, then holds."""
-    if self.request.retries < self.max_retries:
-        _quick(self, label)
-        raise self.retry(countdown=0.2)
-    return _hold(self, label)
 
 
 @app.task(
@@ -153,10 +87,3 @@ def note(self: Any, outcome: object, label: str) -> str:
     """A callback."""
     with Journal.from_environment().run(self.request, f"{label}: {outcome}"):
         return label
-
-
-@app.task(shared=False, bind=True)
-def note_error(self: Any, task_id: str, label: str) -> None:
-    """A callback for errors."""
-    with Journal.from_environment().run(self.request, f"{label}: {self.AsyncResult(task_id).result}"):
-        pass

@@ -19,15 +19,14 @@ tenant = Limit("tenant", 1, key="tenant_id")
 
 
 make_held = task_maker(app, run_held)
-make_timed = task_maker(app, run_for)
 
 call = make_held("call", base=Throttled, limit=api)
 work = make_held("work", base=Throttled, limit=pair)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=tenant)
-def serve(self: Any, label: str, tenant_id: str, *, hold: bool = True) -> str:  # noqa: ARG001 - the key
-    return run_held(self, label) if hold else run_for(self, label)
+def serve(self: Any, label: str, tenant_id: str) -> str:  # noqa: ARG001 - the key
+    return run_held(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=[api, tenant])
@@ -35,7 +34,4 @@ def both(self: Any, label: str, tenant_id: str) -> str:  # noqa: ARG001 - the ke
     return run_held(self, label)
 
 
-mail = make_timed("mail", base=Throttled, rate="1/h")
-once = make_held("once", base=Throttled, singleton=True)
-pay = make_held("pay", base=Throttled, limit=api, singleton=True)
-plain = make_timed("plain")
+plain = task_maker(app, run_for)("plain")
