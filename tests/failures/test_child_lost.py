@@ -48,25 +48,6 @@ def test_lost_child_frees_its_permit_at_once(
     state.wait_clean()
 
 
-def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
-    started: Worker, workers: Workers, journal: Journal, state: State
-) -> None:
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold_late.delay("zero"))
-    state.wait_parked(app.hold_late.delay("first"))
-    state.wait_parked(app.hold_late.delay("successor"))
-    journal.let_go("zero", "successor")
-    journal.wait_running(1, "first")
-
-    started.kill_child(journal.runs("first")[0].pid)
-
-    journal.wait_finished(1, "successor", timeout=AT_ONCE)
-    assert most_at_once(journal, "hold_late") == 1
-    # Celery's own rule: without reject_on_worker_lost the task fails and is not delivered again.
-    assert counts(journal) == {"zero": 1, "first": 1, "successor": 1}
-    state.wait_clean()
-
-
 @pytest.mark.parametrize("source", ["broker", "store"])
 def test_rejected_on_worker_lost_runs_again(
     started: Worker, workers: Workers, journal: Journal, state: State, source: str
@@ -90,22 +71,3 @@ def test_rejected_on_worker_lost_runs_again(
     assert most_at_once(journal, "hold_again") == 1
     runs = {label: number for label, number in counts(journal).items() if label != "zero"}
     assert runs == {"first": 2, "next": 1}
-
-
-def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=2, options=("--max-tasks-per-child", "1"))
-    app = workers.app(DOORS)
-    journal.let_all_go()
-
-    for number in range(3):
-        app.hold.delay(f"hold {number}")
-        app.pair.delay(f"pair {number}")
-        app.plain.delay(f"plain {number}")
-
-    journal.wait_finished(9, timeout=AT_ONCE * 2)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert len({run.pid for run in journal.runs()}) == 9
-    assert most_at_once(journal, "hold") == 1
-    assert most_at_once(journal, "pair") <= 2

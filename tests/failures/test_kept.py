@@ -138,15 +138,3 @@ def test_other_pools(two: Pair, workers: Workers, journal: Journal, state: State
     assert "lost the store" not in worker.log()
     journal.let_all_go()
     check(workers, journal, state)
-
-
-@pytest.mark.usefixtures("two")
-def test_others_come_meanwhile(workers: Workers, journal: Journal, state: State) -> None:
-    """More than the prefetch count allows are kept: they do not count."""
-    _, app = park(workers, journal, state, count=30)
-    journal.let_go("plain")
-    app.plain.delay("plain").get(timeout=AT_ONCE)
-    journal.let_all_go()
-    journal.wait_finished(31, task=".hold", timeout=30)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert set(counts(journal).values()) == {1}

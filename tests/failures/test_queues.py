@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -145,24 +144,3 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
     kept = set() if revoked else {charge.id}  # its success is remembered
     until(lambda: not state.holders and not state.parked and state.ids() == kept, timeout=30.0, describe=state.describe)
     assert "is reported later" not in older.log()
-
-
-def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, state: State) -> None:
-    """They run, unthrottled, or the log reports how many do not."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    before = workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
-    journal.wait_begun(app.one.delay("first"))
-    state.wait_parked(app.one.delay("second"), app.one.delay("third"))
-    before.term()
-    before.wait_for_log("Warm shutdown")
-    journal.let_all_go()
-    before.wait()
-    assert counts(journal) == {"first": 1}
-
-    after = workers.start(SEAMS, concurrency=2, conf={"throttle_enabled": False})
-    until(
-        lambda: len(journal.finished()) == 3 or re.search(r"WARNING.*\b2\b.*(parked|wait)", after.log()),
-        timeout=AT_ONCE,
-        describe=after.tail,
-    )

@@ -86,27 +86,6 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
     assert [run.outcome for run in journal.runs("late")][:2] == ["killed", "returned"]
 
 
-def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:
-    """Its acknowledgement was lost, say: it keeps its one place in line."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(DOORS, concurrency=2)
-    journal.wait_begun(app.hold.delay("first"))
-    parked, last = app.hold.delay("parked"), app.hold.delay("last")
-    state.wait_parked(parked, last)
-
-    for _ in range(3):
-        app.hold.apply_async(["parked"], task_id=parked.id)
-    journal.let_go("plain")
-    app.plain.delay("plain").get(timeout=AT_ONCE)  # has come after them
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert state.parked == [parked.id, last.id]
-    journal.let_all_go()
-
-    journal.wait_finished(4, timeout=AT_ONCE)
-    state.wait_clean()
-    assert journal.order(task=".hold") == ["first", "parked", "last"]
-
-
 def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal: Journal, state: State) -> None:
     """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
     workers.conf["throttle_lease"] = LONG_LEASE

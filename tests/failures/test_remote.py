@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 from tests.support.journal import Journal
 from tests.support.remote import steer, tell, throttle_in
 from tests.support.state import State
@@ -90,22 +90,6 @@ def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Jou
     assert (held_back["task_id"], held_back["why"]) == (waits.id, "store refuses")
     assert said["held_back"]["counts"] == {"store refuses": 1}
     assert said["groups"][0]["errors"] >= 1
-
-
-def test_a_lease_that_was_lost(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    frozen = workers.start(DOORS, concurrency=1, queues="first")
-    app = workers.start_app(DOORS, concurrency=2)
-    first = journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
-    state.wait_parked(app.hold.delay("second"))
-    frozen.freeze()
-    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
-    frozen.thaw()
-    frozen.wait_for_log("lease_lost: ")
-    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
-    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
-    journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
 
 
 def test_inspect_shows_runs_without_a_permit(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:

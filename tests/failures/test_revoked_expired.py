@@ -86,6 +86,24 @@ def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
         state.wait_clean()
 
 
+def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    app = workers.start_app(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
+    journal.wait_begun(app.hold.delay("first"))
+    before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))
+    state.wait_parked(before, victim, after)
+
+    app.app.control.revoke([str(uuid.uuid4()) for _ in range(20)])  # Celery forgets the oldest of them
+    before.revoke()
+    until(lambda: before.id not in state.parked, timeout=AT_ONCE)
+    victim.revoke()
+
+    until(lambda: state.parked == [after.id], timeout=5)
+    journal.let_all_go()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+
+
 def test_expired_while_parked(app: Any, journal: Journal, state: State) -> None:
     expires = 0.5
     victims = [app.hold.apply_async([f"victim {number}"], expires=expires) for number in range(3)]

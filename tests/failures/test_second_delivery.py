@@ -17,7 +17,6 @@ from tests.failures.tools import (
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
-    cut,
     redeliver,
     unacknowledged,
 )
@@ -29,23 +28,6 @@ from tests.support.workers import Workers
 
 #: A worker reports that it stops a moment before it does, and no state shows that; a reply may take a second.
 CLOSED_AFTER = 0.4
-#: A task that is put off comes again after 0.5, 1, 2 ... seconds.
-PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
-
-
-def test_second_delivery_of_a_run_that_is_retried(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=3)
-    result = journal.wait_begun(app.retried.delay("a"))
-    app.retried.apply_async(["a"], task_id=result.id)  # as a broker does that delivers it once more
-    until(lambda: state.has_second(result), timeout=AT_ONCE)
-
-    journal.let_all_go()
-
-    journal.wait_finished(2, "a", timeout=AT_ONCE)
-    state.wait_clean()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert [run.attempt for run in journal.runs("a")] == [0, 1]
 
 
 def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
@@ -73,32 +55,6 @@ def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, jour
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     app.plain.delay("after them").get(timeout=AT_ONCE)
     state.wait_clean()
-    assert set(counts(journal).values()) == {1}, counts(journal)
-
-
-def test_parked_by_a_worker_killed_before_its_acknowledgement(
-    relay: Relay, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.start(SEAMS, concurrency=2, queues="alpha")
-    lost = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
-    app = workers.app(SEAMS)
-    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
-    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
-    until(lambda: relay.quiet_for(0.2))
-    relay.hold_replies()
-    state.wait_parked(app.one.delay("last"))
-
-    lost.kill()
-    assert len(unacknowledged(workers)) == 1
-    journal.let_all_go()
-    workers.start(SEAMS, concurrency=2)
-    journal.wait_finished(3, timeout=WITHIN_LEASE)
-    redeliver(workers)  # as the broker does once its visibility timeout is over
-
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    app.plain.delay("after them").get(timeout=AT_ONCE)
-    until(lambda: not state.holders, timeout=AT_ONCE)
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
@@ -155,34 +111,6 @@ def test_permits_survive_a_store_without_some_scripts(
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert journal.max_running() <= 2
-
-
-@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_tasks_put_off_when_the_broker_connection_is_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    with new_server() as store:
-        workers.conf["throttle_url"] = store.url
-        worker = workers.start(SEAMS, concurrency=3)
-        app = workers.app(SEAMS)
-        journal.wait_begun(app.crowded.delay("first"))
-        state.wait_parked(*(app.app.send_task(app.crowded.name, [f"parked {number}"]) for number in range(2)))
-        # By name: the task itself would refuse to be published.
-        put_off = [app.app.send_task(app.crowded.name, [f"put off {number}"]) for number in range(3)]
-        for result in put_off:
-            worker.wait_for_log(rf"{result.id}\] received")
-        until(lambda: len(unacknowledged(workers)) == 3)
-        time.sleep(PUT_OFF_LONG)
-        cut(own_server)
-        for result in put_off:
-            worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
-        journal.let_all_go()
-
-        journal.wait_finished(6, timeout=40)
-        always(lambda: len(journal.runs()) == 6, seconds=COMES_AGAIN)
-        until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-        state.wait_clean()
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)

@@ -119,16 +119,17 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
 
 
 def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
+    """Started and unacknowledged tasks run again, whether the broker has the message or the store."""
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=4)
     app = workers.app(DOORS)
+    app.hold.delay("early")
     app.twice.delay("late direct")
     app.hold_again.delay("zero")
-    journal.wait_running(2)
+    journal.wait_running(3)
     late_resumed = app.hold_again.delay("late resumed")
-    state.wait_parked(late_resumed)
-    parked = app.hold_again.delay("late parked")
-    state.wait_parked(parked)
+    state.wait_parked(late_resumed, app.hold.delay("early parked"))
+    state.wait_parked(app.hold_again.delay("late parked"))
     journal.let_go("zero")
     journal.wait_running(1, "late resumed")
     victims = stopping.children()
@@ -140,31 +141,17 @@ def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None
     redeliver(workers)
     journal.let_all_go()
 
-    # Started and unacknowledged tasks run again, whether the broker has the message or the store.
-    wait_returned(journal, 4, timeout=AT_ONCE)
+    wait_returned(journal, 5, timeout=AT_ONCE)
     state.wait_clean()
-    assert counts(journal) == {"late direct": 2, "zero": 1, "late resumed": 2, "late parked": 1}
-    assert {most_at_once(journal, task) for task in (".hold_again", ".twice")} == {1}
-
-
-def test_cold_shutdown_drops_early_acknowledged_tasks(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    stopping = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(app.hold.delay("next"))
-    victims = stopping.children()
-    workers.start(DOORS, concurrency=2)
-
-    stopping.quit()
-    stopping.wait()
-    journal.killed(victims)
-    journal.let_all_go()
-
-    wait_returned(journal, 1, timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1, "next": 1}
-    assert most_at_once(journal, ".hold") == 1
+    assert counts(journal) == {
+        "early": 1,
+        "early parked": 1,
+        "late direct": 2,
+        "zero": 1,
+        "late resumed": 2,
+        "late parked": 1,
+    }
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_again", ".twice")} == {1}
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_late"])

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import re
-import uuid
 
 from redis import Redis
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, queued, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC, Workers
+from tests.support.workers import Workers
 
 #: Numbers that the store counts up, and the keys that it may have for each live worker.
 COUNTERS = 3
 A_WORKER = COUNTERS + 2
-
-
-def test_keyspace_is_back_where_it_was(workers: Workers, journal: Journal, state: State) -> None:
-    started = workers.start_many(2, BASIC, concurrency=3, options=("--max-tasks-per-child", "20"))
-    app = workers.app(BASIC)
-    declared = {
-        "tests.support.apps.basic." + name for name in ("work", "work_late", "work_again", "one", "fail", "retry")
-    }
-    until(lambda: {each.name for each in state.throttle.status() if each.declared} == declared)
-    before = state.size()
-
-    revoked = []
-    for number in range(15):
-        for task in (app.work, app.work_late, app.work_again, app.one, app.fail, app.retry):
-            task.delay(f"{task.name} {number}", 0.005)
-        revoked.append(app.one.delay("revoked", 0.005))
-        app.one.apply_async(["expired", 0.005], expires=0.1)
-        task_id = str(uuid.uuid4())
-        app.work_late.apply_async(["twice", 0.005], task_id=task_id)
-        app.work_late.apply_async(["twice", 0.005], task_id=task_id)
-    app.app.control.revoke([result.id for result in revoked])
-
-    # 5 tasks once, one three times; of the others as many as were in time.
-    journal.wait_finished(15 * (5 + 3), timeout=60)
-    until(lambda: not unacknowledged(workers) and not queued(workers), timeout=30)
-    state.wait_clean()
-    assert {run.label for run in journal.runs()} >= {f"{name} {number}" for name in declared for number in range(15)}
-    assert state.size() <= before + A_WORKER * len(started)
-    for worker in started:
-        worker.term()
-    for worker in started:
-        assert worker.wait() == 0
-    assert state.size() <= before + COUNTERS
 
 
 def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:

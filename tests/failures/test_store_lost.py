@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -23,13 +22,13 @@ from tests.failures.tools import (
     WITHIN_LEASE,
     counts,
     most_at_once,
-    resume_one,
 )
 from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.remote import throttle_in
 from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC, Workers
+from tests.support.workers import Workers
 
 EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
@@ -113,24 +112,6 @@ def test_errors_are_counted(store: EmbeddedServer, workers: Workers, journal: Jo
     for each in held:
         each.get(timeout=AT_ONCE)
     until(lambda: told() == 3)
-
-
-def test_calls_that_the_store_refuses_are_counted(
-    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    with Redis.from_url(store.url) as client:
-        client.config_set("maxmemory", 1)
-        app.hold.delay("cannot be parked")
-        worker.wait_for_log("the store refused a call")
-        journal.let_all_go()
-        journal.wait_finished(2, timeout=AT_ONCE)
-        # Sent while it is full: a call that only gives back is never refused.
-        assert until(lambda: int(client.hget(Keys("throttle").key("meta"), "errors") or 0)) >= 1
-        client.config_set("maxmemory", 0)
-    state.wait_clean()
 
 
 def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
@@ -248,29 +229,6 @@ def test_store_with_its_data_back_after_longer_than_a_lease(
 
 
 @EMPTY
-def test_reconnected_worker_first_puts_back_its_runs(
-    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    first = journal.wait_begun(app.hold.delay("first"))
-    store.kill()
-    held = app.hold.delay("held")
-    worker.wait_for_log(rf"{held.id}\] received")
-    worker.wait_for_log("cannot reach the store")
-
-    store.restart()
-
-    state.wait_parked(held)
-    assert state.holders == {first.id}
-    journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
-    state.wait_clean()
-    assert most_at_once(journal, ".hold") == 1
-
-
-@EMPTY
 def test_each_worker_puts_back_its_holders_after_a_flush(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
@@ -290,28 +248,6 @@ def test_each_worker_puts_back_its_holders_after_a_flush(
     assert most_at_once(journal, ".hold") == 1
 
 
-@pytest.mark.usefixtures("store")
-def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
-    nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(BASIC, count=2, concurrency=3)
-    for number in range(30):
-        app.work.delay(f"early {number}", 0.02)
-        app.work_late.delay(f"late {number}", 0.02)
-        app.plain.delay(f"plain {number}")
-
-    def done() -> bool:
-        with state.client() as client:
-            client.execute_command(*next(nagging).split())
-        return len(journal.finished()) >= 90
-
-    until(done, timeout=60, every=0.03, describe=lambda: f"{journal.summary()} {state.describe()}")
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert journal.max_running(task=".work") <= 2
-    assert journal.max_running(task=".work_late") <= 2
-
-
 def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
     """A worker stands still past its lease, another one takes over, the first one comes back and finishes."""
     workers.conf["throttle_lease"] = SHORT_LEASE
@@ -328,6 +264,8 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: Sta
     frozen.thaw()
     frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold\[{first.id}\]")
     assert "lease_lost" not in other.log()
+    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
+    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
     journal.let_go("first")
     assert first.get(timeout=AT_ONCE) == "first"
 
@@ -340,32 +278,6 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: Sta
     journal.wait_finished(1, "third", timeout=AT_ONCE)
     state.wait_clean()
     assert redis.exists("unacked") == 0
-
-
-def test_lease_lost_to_a_second_run_of_the_same_task(workers: Workers, journal: Journal, state: State) -> None:
-    """As above, but the other worker runs the very task that the first one still runs: ids alone tell nothing."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    frozen = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    late = resume_one(app, journal, state)
-    workers.start(DOORS, concurrency=2)
-
-    frozen.freeze()
-    journal.wait_running(2, "late", timeout=WITHIN_LEASE)
-    third = app.hold_late.delay("third")
-    state.wait_parked(third)
-    frozen.thaw()
-    frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold_late\[{late.id}\]")
-    frozen.kill_child(journal.running("late")[0].pid)
-    frozen.wait_for_log("WorkerLostError", timeout=AT_ONCE)
-
-    always(
-        lambda: sum(state.used.values()) == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1
-    )
-    journal.let_all_go()
-    journal.wait_finished(1, "third", timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"zero": 1, "late": 2, "third": 1}
 
 
 @pytest.mark.usefixtures("store")

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from celery_throttle.core.keys import Keys
-from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
-    AT_ONCE,
     DOORS,
     SHORT_LEASE,
     WITHIN_LEASE,
@@ -95,27 +90,3 @@ def test_unstarted_early_acknowledged_tasks_all_run_once(workers: Workers, journ
     assert len(counts(journal)) == 22
     assert most_at_once(journal, ".hold") == 1
     assert most_at_once(journal, ".pair") <= 2
-
-
-def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=1, queues="first")
-    other = workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
-    waiting = app.hold.delay("next")
-    state.wait_parked(waiting)
-    journal.let_go("next")
-
-    other.freeze()  # or it would see for itself
-    lost.kill()
-    with state.client() as client, client.pubsub(ignore_subscribe_messages=True) as hints:
-        hints.subscribe(Keys("throttle").wake)
-        until(lambda: app.app.tasks[REAP_TASK]() == 1, timeout=WITHIN_LEASE)
-        hint = until(lambda: hints.get_message(timeout=1))
-    assert re.fullmatch(rb"ready [0-9a-f]{8}:celery", hint["data"])  # the queue of workers that can start the task
-    assert (state.used, state.parked) == ({}, [waiting.id])
-    other.thaw()
-
-    journal.wait_finished(1, "next", timeout=AT_ONCE)
-    state.wait_clean()

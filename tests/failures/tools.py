@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from redis import Redis
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
-from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
@@ -53,13 +51,6 @@ def unacknowledged(workers: Workers) -> dict[str, float]:
         return dict(client.zrange("unacked_index", 0, -1, withscores=True))
 
 
-def unacknowledged_names(workers: Workers) -> set[str]:
-    """Return the names of the tasks whose messages the broker has given out and not got back."""
-    with Redis.from_url(workers.broker, decode_responses=True) as client:
-        found: Any = client.hvals("unacked")
-    return {json.loads(each)[0]["headers"]["task"] for each in found}
-
-
 def queued(workers: Workers, queue: str = "celery") -> int:
     """Return how many messages wait in a queue of the broker."""
     with Redis.from_url(workers.broker) as client:
@@ -81,16 +72,6 @@ def redeliver(workers: Workers) -> None:
             return all(now.get(tag) != given_out for tag, given_out in before.items())
 
         until(restored, timeout=30)
-
-
-def resume_one(app: Any, journal: Journal, state: State) -> Any:
-    """Return the result of a task ``late`` that came from the line and runs, so only the store has its message."""
-    journal.wait_begun(app.hold_late.delay("zero"))
-    late = app.hold_late.delay("late")
-    state.wait_parked(late)
-    journal.let_go("zero")
-    journal.wait_running(1, "late")
-    return late
 
 
 def most_at_once(journal: Journal, limit: str) -> int:

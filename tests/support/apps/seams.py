@@ -53,15 +53,6 @@ def busy(self: Any, label: str) -> str:
 paced = make_timed("paced", base=Throttled, rate="5/s")
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
-def retried(self: Any, label: str) -> str:
-    """Holds, and is tried again once, after its permit is back."""
-    run_held(self, label)
-    if self.request.retries == 0:
-        raise self.retry(countdown=1)
-    return label
-
-
 crowded = make_held("crowded", base=Throttled, limit=1, max_parked=2)
 # Is delivered again when it has taken too long.
 late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)

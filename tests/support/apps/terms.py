@@ -78,11 +78,6 @@ def both(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
     return run_for(self, tenant_id, seconds)
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=_several, acks_late=True)
-def both_late(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
-    return run_for(self, tenant_id, seconds)
-
-
 @app.task(shared=False, bind=True, base=Throttled, limit=_several)
 def both_hold(self: Any, tenant_id: str, name: str = "go") -> str:
     return run_held(self, tenant_id, name)
