@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery_throttle import Throttled
 from tests.support.apps import new_app, run_for, task_maker
 
@@ -16,12 +14,4 @@ make_timed = task_maker(app, run_for)
 # Not throttled.
 plain = make_timed("plain")
 work = make_timed("work", base=Throttled, limit=2)
-work_late = make_timed("work_late", base=Throttled, limit=2, acks_late=True)
 one = make_timed("one", base=Throttled, limit=1)
-
-
-@app.task(shared=False, bind=True)
-def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
-    """The end of a chord."""
-    run_for(self, label, 0.0)
-    return sorted(labels)
