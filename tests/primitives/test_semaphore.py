@@ -19,14 +19,12 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import OutOfMemoryError
 
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import AsyncFairSemaphore, FairSemaphore, PermitInfo
 from celery_throttle.primitives import semaphore as module
 from celery_throttle.primitives.driving import ask, run, settled
 from celery_throttle.primitives.mailbox import Mailbox
 from celery_throttle.primitives.semaphore_calls import IDLE
 from celery_throttle.store.scripts import Call, execute
-from tests.primitives.faults import forgetful_client, lose_a_reply
 from tests.primitives.hints import channels, listening
 from tests.primitives.pace import end_permits, look_often
 from tests.primitives.resending import Resending
@@ -175,25 +173,6 @@ def test_a_limit_that_is_set_stays(two: Any, redis: Redis) -> None:
     assert redis.ttl(f"{KEY}:limit:two") == -1
 
 
-def test_a_lower_limit_drains(two: Any) -> None:
-    """No holder loses a permit, and no caller gets one until enough have come back."""
-    first, second = take(two), take(two)
-    two.set_limit(1)
-    assert first.renew()
-    assert first.release()
-    assert refused(two)
-    second.release()
-    take(two)
-    assert refused(two)
-
-
-def test_none_at_all(two: Any) -> None:
-    two.set_limit(0)
-    assert refused(two)
-    two.set_limit(None)
-    take(two)
-
-
 def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any], redis: Redis) -> None:
     """All of them have it when set_limit returns, in order, and no call runs long."""
     one, many = make("FairSemaphore", "one", 1), make("FairSemaphore", "one", 1000)
@@ -255,16 +234,6 @@ def test_acquire_sent_again_after_a_renewal_takes_nothing_away(one: FairSemaphor
     for call in (calls.acquire(turn), calls.renew(turn, 100), calls.acquire(turn)):
         execute(redis, call)
     assert one.holders()[0].lease_left > 90
-
-
-def test_a_limit_set_twice_is_one(one: FairSemaphore, server: EmbeddedServer) -> None:
-    """As redis-py sends it after a lost reply."""
-    with forgetful_client(server.url) as client:
-        forgetful = FairSemaphore(client, "one", 1)
-        forgetful.set_limit(2)
-        lose_a_reply()
-        forgetful.set_limit(3)
-    assert one.limit() == 3
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
@@ -520,16 +489,6 @@ def test_connections_end_with_their_semaphore(one: FairSemaphore, redis: Redis) 
     until(lambda: listening(redis) == 0)
 
 
-def test_connections_lost_while_waiting(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """All clients are thrown out, the server has no script any more: the line is as it was."""
-    held = take(waiting)
-    (future,) = wait_in_line(waiting, redis, pool, 1)
-    redis.script_flush()
-    redis.client_kill_filter(_type="pubsub")
-    held.release()
-    assert future.result(20)
-
-
 def test_never_more_than_the_limit_and_all_get_it(
     make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor
 ) -> None:
@@ -607,35 +566,3 @@ def test_user_without_publish_rights_grants_without_a_hint(
         assert names(one) == ["0"]
         assert future.result(20)
     redis.acl_deluser("mute")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"lease": lease}, "lease must be seconds") for lease in (0, True, "60")),
-        *(({"holder": holder}, "holder must be") for holder in ("", b"me", "a\nb", "a" * 201)),
-        *(({"timeout": timeout}, "timeout must be") for timeout in (-1, "1")),
-        ({"blocking": False, "timeout": 1}, "blocking=True"),
-    ],
-)
-def test_wrong_arguments_are_refused(two: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        two.acquire(**options)
-    assert two.holders() == ()
-
-
-@pytest.mark.parametrize("limit", [-1, True, 1.0, "2", 1_000_001])
-def test_wrong_limits_are_refused(two: Any, make: Callable[..., Any], limit: Any) -> None:
-    with pytest.raises(ConfigurationError, match="limit must be"):
-        two.set_limit(limit)
-    with pytest.raises(ConfigurationError, match="limit must be"):
-        make("FairSemaphore", "a", limit)
-    assert two.limit() == 2
-
-
-@pytest.mark.parametrize(
-    "options", [{"prefix": "a{b}"}, {"name": ""}, {"name": 1}, {"name": "a\nb"}, {"limit": 0}, {"lease": 0}]
-)
-def test_wrong_settings_are_refused(make: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        make("FairSemaphore", **{"name": "a", "limit": 1, **options})

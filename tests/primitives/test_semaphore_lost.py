@@ -190,19 +190,6 @@ def test_lost_data_is_a_lost_permit_and_a_new_line(
     assert waiting.end() == 0
 
 
-def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: Redis) -> None:
-    """All clients are thrown out, the server has no script any more: the line is as it was."""
-    with ThreadPoolExecutor(1) as pool:
-        held = one.acquire("holder")
-        assert held is not None
-        future = pool.submit(one.acquire, "next", 60)
-        until(lambda: channels(redis) and one.waiting() == 1)
-        redis.script_flush()
-        redis.client_kill_filter(_type="pubsub")
-        held.release()
-        assert future.result(20)
-
-
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServer) -> None:
     """With its data: holders stay, waiting callers wait, as long as their client keeps trying."""
