@@ -40,6 +40,13 @@ def state(redis: Redis) -> State:
 
 
 @pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """The threads of other callers."""
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+@pytest.fixture
 def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
     """An app with a store of its own, to freeze and to fill."""
     made = Celery("shop", broker=own_server.url, set_as_current=False)
@@ -60,40 +67,36 @@ def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: Stat
     assert permit.release(), "again: the same answer"
 
 
-def test_first_come_first_served(gpu: Limit, app: Celery, state: State) -> None:
+def test_first_come_first_served(gpu: Limit, app: Celery, state: State, pool: ThreadPoolExecutor) -> None:
     order: list[int] = []
 
     def want(number: int) -> None:
         with gpu.acquire(app=app):
             order.append(number)
 
-    threads = [threading.Thread(target=want, args=(number,)) for number in range(5)]
     with gpu.acquire(app=app):
-        for count, thread in enumerate(threads, 1):
-            thread.start()
-            state.wait_parked(count)
-    for thread in threads:
-        thread.join(20)
-    assert order == [0, 1, 2, 3, 4]
+        for number in range(5):
+            pool.submit(want, number)
+            state.wait_parked(number + 1)
     state.wait_empty()
+    assert order == [0, 1, 2, 3, 4]
 
 
-def test_full_line_is_reported_at_once(app: Celery, state: State) -> None:
+def test_full_line_is_reported_at_once(app: Celery, state: State, pool: ThreadPoolExecutor) -> None:
     gpu = Limit("gpu", 1, max_parked=1)
 
     async def one_more() -> None:
         await gpu.acquire_async(app=app)
 
     with gpu.acquire(app=app):
-        waiting = threading.Thread(target=lambda: gpu.acquire(app=app).release())
-        waiting.start()
+        waiting = pool.submit(gpu.acquire, app=app)
         state.wait_parked(1)
         with pytest.raises(NotAcquired, match="limit 'gpu' has as many parked tasks as max_parked allows"):
             gpu.acquire(20, app=app)
         with pytest.raises(NotAcquired, match="max_parked"):
             asyncio.run(asyncio.wait_for(one_more(), 20))
         assert state.count == 1
-    waiting.join(20)
+    waiting.result(20).release()
     state.wait_empty()
 
 
@@ -382,17 +385,16 @@ def test_idle_holder_puts_its_permit_back_before_new_grants(
     close(other)
 
 
-def test_waiting_callers_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+def test_waiting_callers_line_up_again_in_an_emptied_store(
+    gpu: Limit, app: Celery, redis: Redis, state: State, pool: ThreadPoolExecutor
+) -> None:
     held = gpu.acquire(app=app)
-    got: list[bool] = []
-    thread = threading.Thread(target=lambda: got.append(gpu.acquire(20, app=app).release()))
-    thread.start()
+    got = pool.submit(gpu.acquire, 20, app=app)
     state.wait_parked(1)
     redis.flushall()
     state.wait_parked(1)
     held.release()
-    thread.join(20)
-    assert got == [True]
+    assert got.result(20).release()
     state.wait_empty()
 
 
@@ -491,28 +493,27 @@ def test_without_a_store_it_does_as_tasks_do(
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_held_until_the_store_is_back(how: str, gpu: Limit, own_server: EmbeddedServer) -> None:
-    got: Future[Permit] = Future()
+def test_held_until_the_store_is_back(
+    how: str, gpu: Limit, own_server: EmbeddedServer, pool: ThreadPoolExecutor
+) -> None:
     with Relay(own_server.port) as relay:
         far = Celery("far", broker=relay.url, set_as_current=False)
         relay.refuse()
-        thread = threading.Thread(target=lambda: got.set_result(acquire(gpu, far, None, how=how)))
-        thread.start()
+        got = pool.submit(acquire, gpu, far, None, how=how)
         until(lambda: len(relay.attempts) > 1)
         assert not got.done()
         relay.accept()
         assert got.result(20).release()
-        thread.join(20)
         close(far)
 
 
-def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
-    got: Future[Permit] = Future()
+def test_a_store_that_is_away_is_asked_twice_a_second(
+    gpu: Limit, shop: Celery, own_server: EmbeddedServer, pool: ThreadPoolExecutor
+) -> None:
     with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
         far = Celery("far", broker=relay.url, set_as_current=False)
-        thread = threading.Thread(target=lambda: got.set_result(gpu.acquire(app=far)), daemon=True)
         with gpu.acquire(app=shop):
-            thread.start()
+            got = pool.submit(gpu.acquire, app=far)
             State.at(client).wait_parked(1)
             known = len(relay.attempts)
             relay.refuse()
@@ -520,58 +521,47 @@ def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, 
             assert asked[4] - asked[1] > 0.75, "three pauses"
             relay.accept()
         assert got.result(20).release()
-        thread.join(20)
         close(far)
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_caller_stuck_in_line_gets_a_store_error(
-    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    gpu: Limit,
+    shop: Celery,
+    own_server: EmbeddedServer,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    errors: list[BaseException] = []
-
-    def want() -> None:
-        try:
-            acquire(gpu, shop, 1.5, how=how)
-        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
-            errors.append(error)
-
-    thread = threading.Thread(target=want)
     with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop):
-        thread.start()
+        wanted = pool.submit(acquire, gpu, shop, 1.5, how=how)
         State.at(client).wait_parked(1)
         with monkeypatch.context() as patch:
             patch.setattr(permits, "_ANSWER", 0.3)
             own_server.freeze()
-            thread.join(20)
+            assert type(wanted.exception(20)) is StoreUnavailable
         own_server.thaw()
-    assert [type(error) for error in errors] == [StoreUnavailable]
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_permit_without_a_waiting_caller_is_given_back(
-    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    gpu: Limit,
+    shop: Celery,
+    own_server: EmbeddedServer,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    errors: list[BaseException] = []
     monkeypatch.setattr(permits, "_ANSWER", 0.3)
-
-    def want(app: Celery) -> None:
-        try:
-            acquire(gpu, app, 3, how=how)
-        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
-            errors.append(error)
-
     with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
         state, far = State.at(client), Celery("far", broker=relay.url, set_as_current=False)
         with gpu.acquire(app=shop):
-            thread = threading.Thread(target=want, args=(far,))
-            thread.start()
+            wanted = pool.submit(acquire, gpu, far, 3, how=how)
             state.wait_parked(1)
             until(lambda: relay.quiet_for(0.3))  # it has the answer
             relay.hold_replies()
         until(lambda: state.used == {"gpu": 1} and not state.count, describe="It does not look.")
-        thread.join(20)
-        assert [type(error) for error in errors] == [StoreUnavailable]
+        assert type(wanted.exception(20)) is StoreUnavailable
         relay.pass_replies()
         state.wait_empty()
         close(far)
@@ -709,34 +699,12 @@ sys.exit(sys.argv[2])
 
 
 def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, state: State) -> None:
-    """Its lease would be held for a minute."""
+    """And its places in line; both would last for a lease."""
     command = [sys.executable, "-c", _ENDS, server.url, "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         state.wait_parked(1)
         program.communicate("\n")
     assert state.is_empty()
-
-
-_WAITS = """
-import sys, threading
-from celery import Celery
-from celery_throttle import Limit
-app = Celery(broker=sys.argv[1])
-threading.Thread(target=lambda: Limit("gpu", 1).acquire(app=app), daemon=True).start()
-sys.stdin.readline()
-"""
-
-
-def test_normal_end_of_a_waiting_program_leaves_the_line(
-    server: EmbeddedServer, gpu: Limit, app: Celery, state: State
-) -> None:
-    """Its place would last for a lease."""
-    with gpu.acquire(app=app):
-        command = [sys.executable, "-c", _WAITS, server.url]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
-            state.wait_parked(1)
-            program.communicate("\n")
-        assert state.count == 0
 
 
 def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
