@@ -12,7 +12,6 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     counts,
     give_up_soon,
     redeliver,
@@ -44,7 +43,6 @@ def expiring(app: Any, *labels: str, **options: Any) -> float:
 def test_slots_and_permits_are_free_at_once(
     backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, pool=pool, concurrency=2)
     app.hold.delay("throttled")
     app.plain.delay("plain")
@@ -114,28 +112,6 @@ def test_task_expired_before_its_slot_comes_again(backend: EmbeddedServer, worke
     journal.wait_finished(2)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "later": 1}
-
-
-def test_expired_task_affects_no_other(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    """Its limit gets a line, so those that wait here for a slot are looked through."""
-    worker = workers.start(DOORS, concurrency=1, queues="one", conf={"worker_prefetch_multiplier": 8})
-    app = workers.start_app(DOORS, concurrency=1, queues="two")
-    send(app.plain, "first", queue="one")
-    journal.wait_running(1, "first")
-    expired = expiring(app.hold, "expires", queue="one")
-    send(app.plain, "plain 1", "plain 2", queue="one")
-    until(lambda: len(unacknowledged(workers)) == 3)
-    until(lambda: time.monotonic() > expired)
-
-    backend.kill()
-    send(app.hold, "runs", "waits", queue="two")
-    worker.wait_for_log("waits here: |back to its place")
-    backend.restart()
-    journal.let_all_go()
-
-    journal.wait_finished(5, timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert set(counts(journal)) == {"first", "plain 1", "plain 2", "runs", "waits"}
 
 
 def test_failing_while_store_and_backend_are_away(

@@ -9,7 +9,6 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     counts,
     cut,
     most_at_once,
@@ -36,7 +35,7 @@ def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
     """Let the store be the session's server; the broker is the test's own."""
     assert redis.ping()
     workers.backend = server.url
-    workers.conf.update(throttle_url=server.url, throttle_lease=LONG_LEASE)
+    workers.conf.update(throttle_url=server.url)
 
 
 def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
@@ -138,37 +137,6 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
 
         workers.wait_discarded(victim, timeout=AT_ONCE)
         assert not own_server.running
-
-
-def test_task_sent_back_without_connection_runs_once_more(
-    own_server: EmbeddedServer,
-    server: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    state: State,
-) -> None:
-    """With late acknowledgement the broker still has the message of one that raised `RateLimited`."""
-    with Relay(server.port) as relay:
-        stops = workers.start(LIMITED, concurrency=2, conf={"throttle_url": relay.url})
-        relay.hold_replies_from(b'"pause_ms"')
-        victim = workers.app(LIMITED).call_late.delay("victim")
-        state.wait_parked(victim)
-        own_server.kill()
-        stops.wait_for_log("Connection to broker lost|Cannot connect to")
-        stops.term()
-        stops.wait_for_log("Warm shutdown")
-        own_server.restart()
-        relay.pass_replies()
-        stops.wait()
-
-    journal.let_go("victim")
-    workers.start(LIMITED, concurrency=2)
-    journal.wait_finished(2, "victim", timeout=AT_ONCE)
-    until(lambda: not state.holders)
-    assert unacknowledged(workers), "no worker could acknowledge it"
-    redeliver(workers)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert counts(journal)["victim"] == 2
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(

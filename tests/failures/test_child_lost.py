@@ -6,7 +6,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
+from tests.failures.tools import AT_ONCE, DOORS, counts, most_at_once
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Worker, Workers
@@ -14,7 +14,6 @@ from tests.support.workers import Worker, Workers
 
 @pytest.fixture
 def started(workers: Workers) -> Worker:
-    workers.conf["throttle_lease"] = LONG_LEASE
     return workers.start(DOORS, concurrency=2)
 
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls, unacknowledged
+from tests.failures.tools import AT_ONCE, SEAMS, queued, script_calls, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
@@ -77,22 +77,6 @@ def connections(redis: Redis) -> int:
     gc.collect()
     clients: Any = redis.info("clients")
     return int(clients["connected_clients"])
-
-
-def test_more_tasks_than_may_be_parked_stay_at_the_broker(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=2)
-    journal.wait_begun(app.crowded.delay("first"))
-    with app.app.producer_pool.acquire() as producer:
-        for number in range(1500):
-            # By name: the task itself would refuse to be published.
-            app.app.send_task(app.crowded.name, [str(number)], producer=producer, ignore_result=True)
-    until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
-
-    # Some hundred in a worker at most.
-    always(lambda: queued(workers) >= 1000, seconds=2)
-    journal.let_all_go()
-    journal.wait_finished(5, timeout=AT_ONCE)
 
 
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
+from tests.failures.tools import AT_ONCE, DOORS
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Workers
@@ -16,7 +16,6 @@ def test_user_without_rights_on_the_channel(
 ) -> None:
     with state.client() as client:
         client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.env["LOOK_EVERY"] = "0.5"
     silent = {"throttle_url": f"redis://silent:secret@127.0.0.1:{store.port}/0"}
     left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)

@@ -9,9 +9,10 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, cut, queued, redeliver, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, counts, cut, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.pairs import Pair, pair
+from tests.support.remote import throttle_in
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Worker, Workers
@@ -26,7 +27,6 @@ def two(workers: Workers) -> Iterator[Pair]:
         workers.conf |= {
             "throttle_park_durability": "replicas",
             "throttle_park_timeout": 0.3,
-            "throttle_lease": LONG_LEASE,
             "throttle_url": running.url,
         }
         running.cut_off_replica()
@@ -57,8 +57,9 @@ def test_finished_task_is_acknowledged_without_a_replica(
     two: Pair, workers: Workers, journal: Journal, state: State
 ) -> None:
     """So the replica, which lacks the run, starts no second one."""
-    park(workers, journal, state)
+    worker, app = park(workers, journal, state)
     assert len(unacknowledged(workers)) == COUNT
+    assert throttle_in(app.app, worker)["held_back"]["counts"] == {"not safe yet": COUNT}
     journal.let_all_go()
     check(workers, journal, state)
     two.fail_over()

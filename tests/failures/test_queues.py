@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from celery import Celery
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
+from tests.failures.tools import AT_ONCE, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.remote import wait_heard
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import Worker, Workers
+from tests.support.workers import Workers
 
 OLDER = {"OLDER_RELEASE": "1"}
 
 
 def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     gone = workers.start(SEAMS, concurrency=2, queues="alpha,media")
     other = workers.start(SEAMS, concurrency=2, queues="alpha")
     app = workers.app(SEAMS)
@@ -42,7 +39,6 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: S
 
 def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, state: State) -> None:
     """They came from the queue while it was consumed; their limit is paused when their slot comes."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(SEAMS, concurrency=1)
     app = workers.app(SEAMS)
     journal.wait_begun(app.pair.delay("first"))
@@ -66,37 +62,15 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     assert set(counts(journal).values()) == {1}
 
 
-def parked_by_a_newer_release(workers: Workers, state: State) -> tuple[Any, Worker]:
-    """Return a task that waits, and the only worker that is left, which does not know it."""
+def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
     newer = workers.start(SEAMS, concurrency=1)
     state.limit("till").pause()
-    charge = workers.app(SEAMS).charge.delay("order 17")
+    app = workers.app(SEAMS)
+    charge = app.charge.delay("order 17")
     state.wait_parked(charge)
     newer.term()
     newer.wait()
-    return charge, workers.start(SEAMS, concurrency=1, env=OLDER)
-
-
-def test_remembered_task_at_a_worker_of_an_older_release(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    _, older = parked_by_a_newer_release(workers, state)
-    app = workers.app(SEAMS)
-
-    state.limit("till").resume()
-    app.receipt.delay("another").get(timeout=AT_ONCE)  # the older release goes on with its own tasks
-    older.term()
-    older.wait()
-    workers.start(SEAMS, concurrency=1)
-
-    # It waited for a worker that has it, or it has failed and may be called again.
-    app.charge.delay("order 17")
-    journal.wait_finished(1, "order 17", timeout=AT_ONCE)
-    assert counts(journal) == {"order 17": 1, "another": 1}
-
-
-def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
-    charge, older = parked_by_a_newer_release(workers, state)
-    app = workers.app(SEAMS)
+    older = workers.start(SEAMS, concurrency=1, env=OLDER)
 
     wait_heard(app.app, older)
     charge.revoke()
@@ -115,6 +89,7 @@ def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, jour
 def test_task_of_a_newer_release_with_a_backend_that_answers(
     workers: Workers, journal: Journal, state: State, *, revoked: bool
 ) -> None:
+    """It waits for a worker that has it, or is revoked; the others of its limit go on."""
     workers.backend = "rpc://"
     workers.conf["task_annotations"] = {
         f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once", "lost")

@@ -9,7 +9,6 @@ import pytest
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
@@ -29,7 +28,6 @@ from tests.support.workers import Workers
 def test_second_delivery_is_dropped_when_the_first_succeeds(
     workers: Workers, journal: Journal, state: State, times: int
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
     first = journal.wait_begun(app.hold_late.delay("first"))
@@ -88,7 +86,6 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
 
 def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal: Journal, state: State) -> None:
     """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 1}, env={FRESH: "0"})
     app = workers.app(DOORS)
     journal.wait_begun(app.pair.delay("first"))

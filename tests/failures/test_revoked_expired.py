@@ -14,7 +14,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.failures.tools import AT_ONCE, DOORS, counts
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -25,7 +25,6 @@ from tests.support.workers import Workers
 @pytest.fixture
 def app(workers: Workers, journal: Journal) -> Any:
     """The app, with a worker that runs `hold` "first"; all else has to wait for that."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.start_many(2, DOORS, concurrency=2)
     module = workers.app(DOORS)
     module.hold.delay("first")
@@ -65,7 +64,7 @@ def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
 ) -> None:
     """The store has let go of it, and the same call, sent again, reports that to the worker: the chord goes on."""
     with Relay(server.port) as relay:
-        workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url, "throttle_lease": LONG_LEASE})
+        workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(DOORS)
         journal.wait_begun(app.hold.delay("first"))
         after = chord([app.hold.s("victim"), app.hold.s("other")])(app.collect.s())
@@ -87,7 +86,6 @@ def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
 
 
 def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
     journal.wait_begun(app.hold.delay("first"))
     before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))

@@ -12,7 +12,6 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
-    LONG_LEASE,
     SEAMS,
     SHORT_LEASE,
     WITHIN_LEASE,
@@ -31,7 +30,6 @@ CLOSED_AFTER = 0.4
 
 
 def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
     app.plain.delay("longest")
@@ -89,7 +87,6 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
 def test_permits_survive_a_store_without_some_scripts(
     redis: Redis, workers: Workers, journal: Journal, state: State
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=1, queues="alpha")
     app = workers.app(SEAMS)
     pair = state.limit("tests.support.apps.seams.pair")
@@ -118,7 +115,7 @@ def test_identity_of_a_grant_after_a_lost_broker_connection(
     own_server: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     with new_server() as store, Relay(store.port) as relay:
-        workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=store.url)
+        workers.conf.update(throttle_url=store.url)
         worker = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(SEAMS)
         journal.let_go("before")
@@ -148,28 +145,3 @@ def test_identity_of_a_grant_after_a_lost_broker_connection(
         journal.wait_finished(1, "a", timeout=AT_ONCE)
         until(lambda: app.once.locked_by("a") is None, timeout=AT_ONCE)
         assert counts(journal)["a"] == 1
-
-
-def test_identity_of_an_early_acknowledged_task_with_a_lost_end(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, server: EmbeddedServer, redis: Redis
-) -> None:
-    """Its message is gone, as Celery has it: the next call has to run, at the latest when its worker has stopped."""
-    assert redis.ping()
-    workers.broker, workers.backend = server.url, own_server.url  # away when the body ends
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    stopping = workers.start(SEAMS, pool="threads", concurrency=2)
-    app = workers.app(SEAMS)
-    first = app.once.delay("a").id  # no result outlives its backend here
-    journal.wait_running(1, "a")
-
-    own_server.kill()
-    journal.let_go("a")
-    journal.wait_finished(1, "a")
-    stopping.wait_for_log("ConnectionError", timeout=40)
-    own_server.restart()
-    stopping.term()
-    stopping.wait()
-    workers.start(SEAMS, concurrency=2)
-
-    until(lambda: app.once.delay("a").id != first, timeout=AT_ONCE, every=0.5)
-    journal.wait_finished(2, "a", timeout=AT_ONCE)

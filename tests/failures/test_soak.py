@@ -6,7 +6,7 @@ import re
 
 from redis import Redis
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
+from tests.failures.tools import AT_ONCE, DOORS
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
@@ -18,7 +18,6 @@ A_WORKER = COUNTERS + 2
 
 
 def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))

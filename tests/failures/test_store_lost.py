@@ -17,7 +17,6 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
@@ -35,7 +34,6 @@ EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
@@ -115,7 +113,7 @@ def test_errors_are_counted(store: EmbeddedServer, workers: Workers, journal: Jo
 
 
 def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="run")
+    workers.conf.update(throttle_on_store_error="run")
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
@@ -128,6 +126,10 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: S
     journal.wait_running(3, timeout=AT_ONCE)
     for result in (second, third):
         worker.wait_for_log(rf"hold\[{result.id}\] runs without a permit")
+    shown = throttle_in(app.app, worker)["unthrottled"]["tasks"]
+    need = {"limit": app.hold.name, "key": None, "permits": 1}
+    assert {(each["task_id"], each["queue"]) for each in shown} == {(second.id, "celery"), (third.id, "celery")}
+    assert [each["needs"] for each in shown] == [[need]] * 2
     journal.let_all_go()
     journal.wait_finished(3)
     store.restart()
@@ -137,7 +139,7 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: S
 
 
 def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="fail")
+    workers.conf.update(throttle_on_store_error="fail")
     app = workers.start_app(DOORS, concurrency=2)
     journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("parked"))
@@ -179,24 +181,6 @@ def test_running_holders_put_themselves_back_after_a_restart(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
-def test_unanswered_call_keeps_no_plain_task_at_the_broker(
-    store: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    """The broker delivers one message at a time; a task whose call has no answer takes the place of another."""
-    workers.conf["worker_prefetch_multiplier"] = 1
-    app = workers.start_app(DOORS, concurrency=1)
-    journal.let_all_go()
-    app.hold.delay("first")
-    journal.wait_finished(1, "first")
-    store.freeze()
-    app.hold.delay("held")
-    app.plain.delay("plain")
-    journal.wait_finished(1, task="plain", timeout=AT_ONCE)
-    assert not journal.runs("held")
-    store.thaw()
-    journal.wait_finished(1, "held", timeout=AT_ONCE)
-
-
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_store_with_its_data_back_after_longer_than_a_lease(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str
@@ -233,7 +217,6 @@ def test_each_worker_puts_back_its_holders_after_a_flush(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """No connection broke, and the first call comes from a worker without holders."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, concurrency=1, queues="runs")
     first = journal.wait_begun(app.hold.apply_async(["first"], queue="runs"))
 
@@ -280,40 +263,12 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: Sta
     assert redis.exists("unacked") == 0
 
 
-@pytest.mark.usefixtures("store")
-def test_connections_that_a_child_has_inherited_break(workers: Workers, journal: Journal, state: State) -> None:
-    """A pool process that was replaced has the sockets of its worker: closed there, they are still in epoll."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    journal.let_all_go()
-    before = worker.children()
-    worker.kill_child()
-    until(lambda: len(set(worker.children()) - set(before)) == 1, describe="The lost child was not replaced.")
-
-    for cut in range(1, 4):
-        with state.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-            client.client_kill_filter(_type="pubsub", skipme=True)
-        for number in range(20):
-            app.pair.delay(f"{cut}: {number}")
-        # Ten times the usual duration; a loop that turns once a second starts four in this time.
-        journal.wait_finished(20 * cut, timeout=AT_ONCE)
-    with Redis.from_url(workers.broker) as broker:
-        broker.client_kill_filter(_type="normal", skipme=True)
-    app.pair.delay("the broker's, too")
-    journal.wait_finished(1, "the broker's, too", timeout=AT_ONCE)
-    assert "error in" not in worker.log()
-    assert set(counts(journal).values()) == {1}
-    state.wait_clean()
-
-
 @pytest.mark.parametrize("action", ["run", "fail"])
 def test_a_task_that_is_being_parked_waits_for_the_answer(
     relay: Relay, workers: Workers, journal: Journal, state: State, action: str
 ) -> None:
     """The store may have it."""
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error=action, throttle_url=relay.url)
+    workers.conf.update(throttle_on_store_error=action, throttle_url=relay.url)
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     client = Celery(broker=workers.broker, backend=workers.backend, set_as_current=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_throttle import ThrottleControl
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
+from tests.failures.tools import AT_ONCE, DOORS, corrupt_record, counts
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
@@ -25,7 +25,6 @@ def test_record_that_cannot_be_read_costs_its_task_alone(
     workers: Workers, journal: Journal, state: State, content: str | Callable[[bytes], bytes]
 ) -> None:
     """All else goes on, in all workers; and each reader gets a note of it."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, concurrency=3)
     journal.wait_begun(app.hold.delay("first"))
     broken, after = app.hold.delay("broken"), app.hold.delay("after")

@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts
+from tests.failures.tools import AT_ONCE, DOORS, NO_LOOK, counts
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -20,7 +20,6 @@ from tests.support.workers import Workers
 
 @pytest.fixture(autouse=True)
 def only_hints(workers: Workers) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.env.update(NO_LOOK)
 
 

@@ -101,17 +101,6 @@ def one(redis: Redis) -> FairSemaphore:
     return FairSemaphore(redis, "one", 1)
 
 
-def test_programs_are_served_in_order(program: Callable[..., Program], one: FairSemaphore) -> None:
-    programs = [program(f"{number}") for number in range(4)]
-    tickets = []
-    for waiting, each in zip((3, 2, 1, 0), programs, strict=True):
-        tickets.append(each.ticket())
-        assert one.waiting() == waiting
-        assert each.end() == 0
-    assert tickets == sorted(set(tickets))
-    assert one.holders() == ()
-
-
 def test_one_that_is_killed_with_a_permit_loses_it(
     program: Callable[..., Program], one: FairSemaphore, redis: Redis
 ) -> None:

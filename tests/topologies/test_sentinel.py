@@ -16,14 +16,13 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings
 from tests.conftest import new_server
 from tests.support import sentinels
 from tests.support.journal import Journal
 from tests.support.sentinels import NAME, Sentinel, Watched
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import BASIC, Workers
+from tests.support.workers import Workers
 from tests.topologies.tools import ONCE, check_once
 
 PASSWORD = "se:c/r@t"
@@ -126,21 +125,6 @@ def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
             assert front.connections >= 1
         finally:
             sentinel.end()
-
-
-def test_findings(watched: Watched) -> None:
-    with make_client(watched.url) as client:
-        assert not [found for found in findings(client, watched.url) if "throttle_url" in found]
-    with make_client(f"redis://127.0.0.1:{watched.sentinel.port}") as client:
-        [found] = findings(client)
-    assert "names a sentinel" in found
-
-
-def test_worker_starts_without_sentinels_and_logs_it(workers: Workers) -> None:
-    workers.conf["throttle_url"] = f"sentinel://127.0.0.1:1/0?master_name={NAME}"
-    worker = workers.start(BASIC)
-    worker.wait_for_log("cannot reach the store .no sentinel leads to a primary named 'mymaster' .*check throttle_url")
-    workers.app(BASIC).plain.delay("plain").get(timeout=15)
 
 
 def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, workers: Workers, journal: Journal) -> None:
