@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.waiting import until
@@ -59,20 +58,6 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
     until(lambda: not unacknowledged(workers) and app.hold_remembered.locked_by("a").state == "done", timeout=AT_ONCE)
     other = app.app.send_task(app.hold_remembered.name, args=["a"])
     assert other.get(timeout=WITHIN_LEASE) == "a"
-    assert len(journal.runs()) == 1
-
-
-def test_store_down_at_publish_the_gate_still_checks(workers: Workers, journal: Journal, store: EmbeddedServer) -> None:
-    app = workers.app(ONCE)
-    store.stop()
-    results = [app.hold.delay("a") for _ in range(3)]
-    assert len({result.id for result in results}) == 3
-    store.start()
-    workers.conf["throttle_url"] = store.url
-    workers.start(ONCE, concurrency=4)
-    journal.wait_running(1, "a")
-    journal.let_go("a")
-    assert [result.get(timeout=WITHIN_LEASE) for result in results] == ["a"] * 3
     assert len(journal.runs()) == 1
 
 

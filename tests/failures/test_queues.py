@@ -91,9 +91,7 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
 ) -> None:
     """It waits for a worker that has it, or is revoked; the others of its limit go on."""
     workers.backend = "rpc://"
-    workers.conf["task_annotations"] = {
-        f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once", "lost")
-    }
+    workers.conf["task_annotations"] = {f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once")}
     newer = workers.start(SEAMS, concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("till")

@@ -25,10 +25,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.core.rates import Rate, read_rates
-from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import Decision, RateLimiter, rate
-from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
+from tests.primitives.faults import StoreClock
+from tests.primitives.resending import Resending
 from tests.support.machines import run_machine
 
 SECOND = 1_000_000
@@ -277,22 +277,17 @@ def test_a_call_with_an_id_books_once(make: Callable[..., Any], clock: StoreCloc
     assert not api.acquire(call_id="d").allowed
 
 
-def test_a_lost_reply(server: EmbeddedServer, redis: Redis, clock: StoreClock) -> None:
+def test_a_lost_reply(resending: Resending, redis: Redis, clock: StoreClock) -> None:
     """The retry of redis-py is the same call."""
-    with forgetful_client(server.url) as client:
-        api = RateLimiter(client, "api", "2/s")
-        api.peek()
-        api.reserve()
-        lose_a_reply()
-        slot = api.reserve()
-        assert slot.delay == 0.5
-        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 1.0
-        lose_a_reply()
-        assert slot.cancel()
-        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 0.5
-        clock.move(SECOND)
-        lose_a_reply()
-        assert api.acquire()
+    api, looks = RateLimiter(resending, "api", "2/s"), RateLimiter(redis, "api", "2/s")
+    looks.reserve()
+    slot = api.reserve()
+    assert slot.delay == 0.5
+    assert looks.peek().retry_after == 1.0
+    assert slot.cancel()
+    assert looks.peek().retry_after == 0.5
+    clock.move(SECOND)
+    assert api.acquire()
 
 
 def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., Any], clock: StoreClock) -> None:

@@ -62,17 +62,6 @@ late_one = make_held(
 )
 
 
-@app.task(
-    bind=True, shared=False, base=Throttled, singleton=True, unique_on=[], retry_on_worker_lost=True,
-    default_retry_delay=2,
-)  # fmt: skip
-def lost(self: Any, label: str) -> str:
-    """Its process is lost at the first attempt."""
-    if not self.request.retries:
-        os._exit(3)
-    return run_held(self, label)
-
-
 # Its process is lost when its success is stored.
 lost_afterwards = make_held("lost_afterwards", base=Throttled, limit=1, acks_late=True)
 
