@@ -54,6 +54,27 @@ def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
     close(made)
 
 
+@pytest.fixture
+def own_state(own_server: EmbeddedServer) -> State:
+    """That of the store of `shop`."""
+    return State(lambda: own_server.url)
+
+
+@pytest.fixture
+def relay(own_server: EmbeddedServer) -> Iterator[Relay]:
+    """In front of the store of `shop`."""
+    with Relay(own_server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def far(relay: Relay) -> Iterator[Celery]:
+    """An app that reaches the store of `shop` through the relay."""
+    made = Celery("far", broker=relay.url, set_as_current=False)
+    yield made
+    close(made)
+
+
 def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: State) -> None:
     with gpu.acquire(app=app) as permit:
         assert isinstance(permit, Permit)
@@ -371,18 +392,16 @@ def test_caller_of_an_emptied_store_first_puts_back_its_permits(
 
 
 def test_idle_holder_puts_its_permit_back_before_new_grants(
-    gpu: Limit, shop: Celery, own_server: EmbeddedServer
+    gpu: Limit, shop: Celery, far: Celery, own_state: State
 ) -> None:
     """Though its lease is long, and it has nothing to say to the store."""
-    other = Celery("other", broker=own_server.url, set_as_current=False)
-    Limit("other", 1).acquire(app=other).release()  # which is connected to the store, too
-    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop) as held:
+    Limit("other", 1).acquire(app=far).release()  # which is connected to the store, too
+    with own_state.client() as client, gpu.acquire(app=shop) as held:
         client.flushall()
         with pytest.raises(NotAcquired):
-            gpu.acquire(6, app=other)
+            gpu.acquire(6, app=far)
         assert not held.lost
-        assert State.at(client).used == {"gpu": 1}
-    close(other)
+        assert own_state.used == {"gpu": 1}
 
 
 def test_waiting_callers_line_up_again_in_an_emptied_store(
@@ -494,34 +513,28 @@ def test_without_a_store_it_does_as_tasks_do(
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_held_until_the_store_is_back(
-    how: str, gpu: Limit, own_server: EmbeddedServer, pool: ThreadPoolExecutor
+    how: str, gpu: Limit, far: Celery, relay: Relay, pool: ThreadPoolExecutor
 ) -> None:
-    with Relay(own_server.port) as relay:
-        far = Celery("far", broker=relay.url, set_as_current=False)
-        relay.refuse()
-        got = pool.submit(acquire, gpu, far, None, how=how)
-        until(lambda: len(relay.attempts) > 1)
-        assert not got.done()
-        relay.accept()
-        assert got.result(20).release()
-        close(far)
+    relay.refuse()
+    got = pool.submit(acquire, gpu, far, None, how=how)
+    until(lambda: len(relay.attempts) > 1)
+    assert not got.done()
+    relay.accept()
+    assert got.result(20).release()
 
 
 def test_a_store_that_is_away_is_asked_twice_a_second(
-    gpu: Limit, shop: Celery, own_server: EmbeddedServer, pool: ThreadPoolExecutor
+    gpu: Limit, shop: Celery, far: Celery, relay: Relay, own_state: State, pool: ThreadPoolExecutor
 ) -> None:
-    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
-        far = Celery("far", broker=relay.url, set_as_current=False)
-        with gpu.acquire(app=shop):
-            got = pool.submit(gpu.acquire, app=far)
-            State.at(client).wait_parked(1)
-            known = len(relay.attempts)
-            relay.refuse()
-            asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
-            assert asked[4] - asked[1] > 0.75, "three pauses"
-            relay.accept()
-        assert got.result(20).release()
-        close(far)
+    with gpu.acquire(app=shop):
+        got = pool.submit(gpu.acquire, app=far)
+        own_state.wait_parked(1)
+        known = len(relay.attempts)
+        relay.refuse()
+        asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
+        assert asked[4] - asked[1] > 0.75, "three pauses"
+        relay.accept()
+    assert got.result(20).release()
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
@@ -530,12 +543,13 @@ def test_caller_stuck_in_line_gets_a_store_error(
     gpu: Limit,
     shop: Celery,
     own_server: EmbeddedServer,
+    own_state: State,
     pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop):
+    with gpu.acquire(app=shop):
         wanted = pool.submit(acquire, gpu, shop, 1.5, how=how)
-        State.at(client).wait_parked(1)
+        own_state.wait_parked(1)
         with monkeypatch.context() as patch:
             patch.setattr(permits, "_ANSWER", 0.3)
             own_server.freeze()
@@ -548,41 +562,42 @@ def test_permit_without_a_waiting_caller_is_given_back(
     how: str,
     gpu: Limit,
     shop: Celery,
-    own_server: EmbeddedServer,
+    far: Celery,
+    relay: Relay,
+    own_state: State,
     pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(permits, "_ANSWER", 0.3)
-    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
-        state, far = State.at(client), Celery("far", broker=relay.url, set_as_current=False)
-        with gpu.acquire(app=shop):
-            wanted = pool.submit(acquire, gpu, far, 3, how=how)
-            state.wait_parked(1)
-            until(lambda: relay.quiet_for(0.3))  # it has the answer
-            relay.hold_replies()
-        until(lambda: state.used == {"gpu": 1} and not state.count, describe="It does not look.")
-        assert type(wanted.exception(20)) is StoreUnavailable
-        relay.pass_replies()
-        state.wait_empty()
-        close(far)
+    with gpu.acquire(app=shop):
+        wanted = pool.submit(acquire, gpu, far, 3, how=how)
+        own_state.wait_parked(1)
+        until(lambda: relay.quiet_for(0.3))  # it has the answer
+        relay.hold_replies()
+    until(lambda: own_state.used == {"gpu": 1} and not own_state.count, describe="It does not look.")
+    assert type(wanted.exception(20)) is StoreUnavailable
+    relay.pass_replies()
+    own_state.wait_empty()
 
 
-def test_user_without_a_right_to_hints_looks_now_and_then(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
-    with Redis.from_url(own_server.url) as client:
+def test_user_without_a_right_to_hints_looks_now_and_then(
+    gpu: Limit, shop: Celery, own_server: EmbeddedServer, own_state: State, pool: ThreadPoolExecutor
+) -> None:
+    mute = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
+    with own_state.client() as client:
         client.execute_command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "resetchannels")
-        app = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
-        thread = threading.Thread(target=lambda: gpu.acquire(20, app=app).release())
         with gpu.acquire(app=shop):
-            thread.start()
-            State.at(client).wait_parked(1)
+            got = pool.submit(gpu.acquire, 20, app=mute)
+            own_state.wait_parked(1)
             calls = script_calls(client)
             always(lambda: script_calls(client) - calls < 10, seconds=1)
-        thread.join(20)
-        State.at(client).wait_empty()
-        close(app)
+        assert got.result(20).release()
+    close(mute)
 
 
-def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
+def test_a_full_store_takes_back_permits_at_once(
+    gpu: Limit, shop: Celery, own_state: State, pool: ThreadPoolExecutor
+) -> None:
     """Though it has no room for callers in the same process that want to get in line."""
     released: list[bool] = []
 
@@ -595,17 +610,14 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
                 continue
             released.append(permit.release())
 
-    with Redis.from_url(own_server.url) as client:
+    with own_state.client() as client:
         with gpu.acquire(app=shop):
             client.config_set("maxmemory", 1)
             with pytest.raises(StoreUnavailable, match="maxmemory"):
                 gpu.acquire(0.1, app=shop)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert State.at(client).is_empty()
+        for worked in [pool.submit(work) for _ in range(4)]:
+            worked.result(20)
+        assert own_state.is_empty()
         assert len(released) > 10
         with gpu.acquire(0, app=shop):
             client.config_set("maxmemory", 0)
@@ -707,13 +719,10 @@ def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, 
     assert state.is_empty()
 
 
-def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
+def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer, own_state: State) -> None:
     command = [sys.executable, "-c", _ENDS, own_server.url, "0"]
-    with (
-        Redis.from_url(own_server.url) as client,
-        subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program,
-    ):
-        State.at(client).wait_parked(1)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
+        own_state.wait_parked(1)
         own_server.freeze()
         program.communicate("\n", timeout=20)
         own_server.thaw()
@@ -734,15 +743,14 @@ began.wait()
 """
 
 
-def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_server: EmbeddedServer) -> None:
+def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_state: State) -> None:
     outside = outside_of(shop, None)
     asking = outside.ask("1:gpu", ("gpu", "1"), waits=False)
     assert asking.permit.result(10)
     outside.end()
     until(lambda: outside.is_idle)
     outside.hold(asking.arrival, weakref.WeakMethod(_Caller().renewed))
-    with Redis.from_url(own_server.url) as client:
-        assert State.at(client).is_empty()
+    assert own_state.is_empty()
 
 
 class _Caller:
