@@ -1,4 +1,4 @@
-"""Remote control while the store is away, full or has taken a permit: it answers at once, without waiting."""
+"""Remote control while the store is away: it answers at once, without waiting."""
 
 from __future__ import annotations
 
@@ -65,26 +65,3 @@ def test_the_store_is_away(
     journal.let_all_go()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
-
-
-@pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True)
-def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    assert store.port
-    worker = workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(app.hold.delay("parked"))
-    with state.client() as client:
-        client.config_set("maxmemory", 1)
-    waits = app.hold.delay("waits")
-
-    def refused() -> Any:
-        said = throttle_in(app.app, worker)
-        return said if said["groups"][0]["refuses"] and said["held_back"]["count"] else None
-
-    said = until(refused, timeout=AT_ONCE)
-    assert said["groups"][0]["up"]
-    (held_back,) = said["held_back"]["tasks"]
-    assert (held_back["task_id"], held_back["why"]) == (waits.id, "store refuses")
-    assert said["held_back"]["counts"] == {"store refuses": 1}
-    assert said["groups"][0]["errors"] >= 1

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from celery import chord
-from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult
 
 from celery_throttle.embedded import EmbeddedServer
@@ -34,55 +33,6 @@ def app(workers: Workers, journal: Journal) -> Any:
 
 def revoked(result: AsyncResult[str]) -> bool:
     return str(result.state) == "REVOKED"
-
-
-def test_revoked_while_parked_does_not_wait_for_its_turn(
-    app: Any, workers: Workers, journal: Journal, state: State
-) -> None:
-    ahead, victim = app.hold.delay("ahead"), app.hold.delay("victim")
-    state.wait_parked(ahead, victim)
-    behind = app.hold.delay("behind")
-    state.wait_parked(behind)
-
-    victim.revoke()
-
-    until(lambda: state.parked == [ahead.id, behind.id], timeout=AT_ONCE, describe=state.describe)
-    workers.wait_discarded(victim, timeout=AT_ONCE)
-    until(lambda: revoked(victim), timeout=AT_ONCE)
-    with pytest.raises(TaskRevokedError):
-        victim.get(timeout=AT_ONCE)
-    until(lambda: victim.id not in state.ids(), timeout=AT_ONCE)
-    assert counts(journal) == {"first": 1}
-    journal.let_all_go()
-    journal.wait_finished(3, timeout=AT_ONCE)
-    state.wait_clean()
-    assert journal.order() == ["first", "ahead", "behind"]
-
-
-def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
-    server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """The store has let go of it, and the same call, sent again, reports that to the worker: the chord goes on."""
-    with Relay(server.port) as relay:
-        workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
-        app = workers.app(DOORS)
-        journal.wait_begun(app.hold.delay("first"))
-        after = chord([app.hold.s("victim"), app.hold.s("other")])(app.collect.s())
-        victim, other = after.parent.results  # type: ignore[union-attr]
-        state.wait_parked(victim, other)
-
-        relay.hold_replies_from(b'["revoked","' + victim.id.encode())
-        victim.revoke()
-        until(lambda: victim.id not in state.parked, timeout=AT_ONCE)
-        relay.hang_up()
-        relay.pass_replies()
-
-        workers.wait_discarded(victim, timeout=AT_ONCE)
-        journal.let_all_go()
-        journal.wait_finished(2, timeout=AT_ONCE)
-        until(lambda: after.state == "FAILURE", timeout=AT_ONCE)
-        assert isinstance(after.result, ChordError)
-        state.wait_clean()
 
 
 def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_throttle.errors import StoreUnavailable
 from tests.failures.tools import AT_ONCE, DOORS, counts, most_at_once, unacknowledged
 from tests.support.journal import Journal
+from tests.support.remote import throttle_in
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -40,6 +43,18 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     waiting = [app.hold.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("the store refused a call")
     worker.wait_for_log("received", times=5)
+
+    def refused() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["groups"][0]["refuses"] and said["held_back"]["count"] == len(waiting) else None
+
+    said = until(refused, timeout=AT_ONCE)
+    assert said["groups"][0]["up"]
+    assert said["groups"][0]["errors"] >= 1
+    assert {(each["task_id"], each["why"]) for each in said["held_back"]["tasks"]} == {
+        (each.id, "store refuses") for each in waiting
+    }
+    assert said["held_back"]["counts"] == {"store refuses": len(waiting)}
     journal.let_go("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)
     assert state.parked == [parked.id]
