@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -50,23 +49,6 @@ def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, jo
     journal.let_all_go()
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
-
-
-def test_expired_while_parked(app: Any, journal: Journal, state: State) -> None:
-    expires = 0.5
-    victims = [app.hold.apply_async([f"victim {number}"], expires=expires) for number in range(3)]
-    sent = time.monotonic()
-    alive = app.hold.apply_async(["alive"], expires=600)
-    state.wait_parked(alive)
-    # Until then they keep their places, unless they had expired before they could be parked.
-    until(lambda: time.monotonic() > sent + expires, timeout=AT_ONCE)
-
-    journal.let_all_go()
-
-    assert alive.get(timeout=AT_ONCE) == "alive"
-    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1, "alive": 1}
 
 
 @pytest.mark.parametrize("why", ["revoked", "expired"])

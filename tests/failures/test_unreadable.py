@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from celery_throttle import ThrottleControl
-from tests.failures.tools import AT_ONCE, DOORS, corrupt_record, counts
+from celery_throttle.core.keys import Keys
+from tests.failures.tools import AT_ONCE, DOORS, counts
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
@@ -30,7 +32,9 @@ def test_record_that_cannot_be_read_costs_its_task_alone(
     broken, after = app.hold.delay("broken"), app.hold.delay("after")
     state.wait_parked(broken, after)
     with state.client() as client:
-        corrupt_record(client, broken.id, content)
+        records = Keys("throttle").key("records")
+        record: Any = client.hget(records, broken.id)
+        client.hset(records, broken.id, content if isinstance(content, str) else content(record))
 
     journal.let_all_go()
 

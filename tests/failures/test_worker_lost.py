@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from celery_throttle.core.keys import Keys
 from tests.failures.tools import (
     DOORS,
     SHORT_LEASE,
     WITHIN_LEASE,
-    StoreState,
     counts,
     most_at_once,
     queued,
@@ -19,9 +19,7 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 
-def test_direct_and_resumed_early_and_late_acknowledgement(
-    workers: Workers, journal: Journal, state: State, inside: StoreState
-) -> None:
+def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=5)
     app = workers.app(DOORS)
@@ -39,7 +37,8 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     app.hold_again.delay("late direct")
     journal.wait_finished(2)
     journal.wait_running(4)
-    until(lambda: early_resumed.id not in inside.messages)  # its start is in the store
+    with state.client() as client:  # until its start is in the store
+        until(lambda: not client.hexists(Keys("throttle").key("messages"), early_resumed.id))
     other = workers.start(DOORS, concurrency=5)
     assert set(state.parked) == {early_parked.id, late_parked.id}
 

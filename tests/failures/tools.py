@@ -1,14 +1,12 @@
-"""Tools for the tests of this directory: the store, the broker's unacknowledged messages."""
+"""Tools for the tests of this directory: the broker's messages, and the runs that lived at one time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from kombu import Connection, pools
 from redis import Redis
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
 from tests.support.waiting import until
@@ -25,24 +23,6 @@ SHORT_LEASE = 2
 WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
 #: Worker environment: it does not look on its own, so each start was woken by a hint or handed over.
 NO_LOOK = {"LOOK_EVERY": "3600"}
-
-
-class StoreState:
-    """The keys of the store, for tests that have no other way.
-
-    Args:
-        url: returns the address of the store at each use, because a test configures it after it got this fixture.
-    """
-
-    def __init__(self, url: Callable[[], str]) -> None:
-        self._url = url
-
-    @property
-    def messages(self) -> set[str]:
-        """Ids of the tasks whose message the store keeps."""
-        with Redis.from_url(self._url(), decode_responses=True, socket_timeout=5) as client:
-            found: Any = client.hkeys(Keys("throttle").key("messages"))
-        return {name.lstrip("\0") for name in found}
 
 
 def unacknowledged(workers: Workers) -> dict[str, float]:
@@ -116,11 +96,3 @@ def script_calls(client: Redis) -> int:
     """Return how many scripts a server has run."""
     found: Any = client.info("commandstats")
     return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
-
-
-def corrupt_record(client: Redis, task_id: str, content: str | Callable[[bytes], bytes]) -> None:
-    """Overwrite the stored record of a task, or change it; only this function here has the place of that."""
-    key = Keys("throttle").key("records")
-    record: Any = client.hget(key, task_id)
-    assert record is not None, f"The store has no record of {task_id}."
-    client.hset(key, task_id, content if isinstance(content, str) else content(record))
