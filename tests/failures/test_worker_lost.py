@@ -9,9 +9,7 @@ from tests.failures.tools import (
     WITHIN_LEASE,
     counts,
     most_at_once,
-    queued,
     redeliver,
-    unacknowledged,
 )
 from tests.support.journal import Journal
 from tests.support.state import State
@@ -62,30 +60,3 @@ def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, jou
     again = [run for run in journal.finished() if run.label in {"late direct", "late resumed"}]
     assert all(run.worker.startswith(other.name) and run.redelivered for run in again), again
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
-
-
-def test_unstarted_early_acknowledged_tasks_all_run_once(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("running"))
-    state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(5)))
-    app.plain.delay("plain")  # takes the last slot, so that the rest waits for one, unacknowledged, or in the broker
-    journal.wait_running(1, "plain")
-    for number in range(15):
-        app.pair.delay(f"unacknowledged {number}")
-    # As many as it prefetches: with fewer it may just be taking one, which the broker's own transport could lose.
-    until(lambda: len(unacknowledged(workers)) == 2 * 4)
-    assert queued(workers) > 0
-
-    lost.kill()
-    redeliver(workers)  # without a consumer, because it would deliver again a message that a worker has just received
-    workers.start(DOORS, concurrency=2)
-    journal.let_all_go()
-
-    journal.wait_finished(20, timeout=WITHIN_LEASE)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert len(counts(journal)) == 22
-    assert most_at_once(journal, ".hold") == 1
-    assert most_at_once(journal, ".pair") <= 2

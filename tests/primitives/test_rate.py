@@ -304,6 +304,20 @@ def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., Any], clock:
     assert api.acquire().remaining == 1
 
 
+def test_clock_set_back_stops_no_refused_caller(make: Callable[..., Any], clock: StoreClock) -> None:
+    """A refused caller may come again at the time that it got."""
+    api = make("api", "2/s", burst=2)
+    slots = [api.reserve() for _ in range(2)]
+    clock.move(-3600 * SECOND)
+    assert api.acquire().retry_after == 0.5
+    clock.move(SECOND // 4)
+    assert api.acquire().retry_after == 0.25
+    assert slots[1].cancel()
+    assert api.acquire()
+    clock.move(SECOND // 4)
+    assert api.acquire()
+
+
 def test_another_number_keeps_the_bookings(make: Callable[..., Any], clock: StoreClock) -> None:
     """While a new version is rolled out, both share the state."""
     old, new = make("api", ["7/m", "100/h"]), make("api", ["2/m", "70/h"])
