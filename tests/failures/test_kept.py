@@ -66,16 +66,6 @@ def test_finished_task_is_acknowledged_without_a_replica(
     always(lambda: set(counts(journal).values()) == {1}, seconds=2)
 
 
-def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, state: State) -> None:
-    worker, _ = park(workers, journal, state)
-    always(lambda: len(unacknowledged(workers)) == COUNT, seconds=1)
-    two.thaw_replica()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    worker.wait_for_log("parked tasks are safe again")
-    journal.let_all_go()
-    check(workers, journal, state)
-
-
 @pytest.mark.usefixtures("two")
 def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) -> None:
     """Other workers run its parked task, and the broker delivers it once more."""
@@ -121,8 +111,11 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: 
     assert queued(workers) == COUNT
     next_one = workers.start(DOORS, concurrency=2)
     next_one.wait_for_log("received", times=COUNT)
+    next_one.wait_for_log("not as safe as")
+    assert len(unacknowledged(workers)) == COUNT
     two.thaw_replica()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    next_one.wait_for_log("parked tasks are safe again")
     journal.let_all_go()
     check(workers, journal, state)
 

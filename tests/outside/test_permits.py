@@ -88,21 +88,6 @@ def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: Stat
     assert permit.release(), "again: the same answer"
 
 
-def test_first_come_first_served(gpu: Limit, app: Celery, state: State, pool: ThreadPoolExecutor) -> None:
-    order: list[int] = []
-
-    def want(number: int) -> None:
-        with gpu.acquire(app=app):
-            order.append(number)
-
-    with gpu.acquire(app=app):
-        for number in range(5):
-            pool.submit(want, number)
-            state.wait_parked(number + 1)
-    state.wait_empty()
-    assert order == [0, 1, 2, 3, 4]
-
-
 def test_full_line_is_reported_at_once(app: Celery, state: State, pool: ThreadPoolExecutor) -> None:
     gpu = Limit("gpu", 1, max_parked=1)
 

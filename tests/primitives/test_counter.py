@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
@@ -188,25 +186,6 @@ def test_a_full_server_can_be_reset(orders: Any, redis: Any) -> None:
     finally:
         redis.config_set("maxmemory", "0")
     assert orders.get() == 0
-
-
-def test_no_two_callers_get_the_same_slot(make: Callable[..., Any], pool: ThreadPoolExecutor) -> None:
-    slots = make("slots")
-    got = list(pool.map(lambda _: slots.advance(1000), range(400)))
-    assert len(set(got)) == 400
-    assert slots.get() == max(got)
-    assert min(b - a for a, b in pairwise(sorted(got))) >= 1000
-
-
-def test_no_count_is_lost(orders: Any, pool: ThreadPoolExecutor) -> None:
-    """The counts that `get_and_reset` returned, and the rest, are all that were added."""
-
-    def work(number: int) -> int:
-        orders.add(number)
-        return int(orders.get_and_reset()) if number % 7 == 0 else 0
-
-    taken = sum(pool.map(work, range(200)))
-    assert taken + orders.get() == sum(range(200))
 
 
 amounts = st.integers(-3, 3) | st.sampled_from((MOST, -MOST, MOST - 1))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from fractions import Fraction
@@ -257,26 +256,6 @@ def test_peeking_changes_nothing(make: Callable[..., Any], redis: Redis) -> None
     assert api.peek(2).retry_after == 1.0
 
 
-def test_a_call_with_an_id_books_once(make: Callable[..., Any], clock: StoreClock) -> None:
-    """As long as there is no other booking in between; then a start is wasted, but none is given twice."""
-    api = make("api", "2/s")
-    first = api.reserve(call_id="a")
-    clock.move(100)
-    again = api.reserve(call_id="a")
-    assert again.start == first.start
-    assert api.reserve(call_id="b").start == first.start + timedelta(seconds=0.5)
-    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
-    assert again.cancel()
-    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
-    assert api.acquire(call_id="c").retry_after == pytest.approx(1.4999)
-    clock.move(1_499_900)
-    for passed in (0, 100):
-        clock.move(passed)
-        assert api.acquire(call_id="c") == Decision(allowed=True, retry_after=0.0, remaining=0)
-        assert api.reserve(call_id="c").delay == 0.0
-    assert not api.acquire(call_id="d").allowed
-
-
 def test_a_lost_reply(resending: Resending, redis: Redis, clock: StoreClock) -> None:
     """The retry of redis-py is the same call."""
     api, looks = RateLimiter(resending, "api", "2/s"), RateLimiter(redis, "api", "2/s")
@@ -389,14 +368,6 @@ def test_a_full_server_takes_a_reservation_back(make: Callable[..., Any], redis:
     finally:
         redis.config_set("maxmemory", "0")
     assert api.peek().allowed
-
-
-def test_all_callers_together_keep_the_rate(make: Callable[..., Any], pool: ThreadPoolExecutor) -> None:
-    """In the store's own time, on connections of their own."""
-    api = make("api", "1000/s", burst=5)
-    got = sorted(slot.start for slot in pool.map(lambda _: api.reserve(), range(400)))
-    assert min(b - a for a, b in zip(got, got[5:], strict=False)) >= timedelta(milliseconds=1)
-    assert got[-1] - got[0] >= timedelta(milliseconds=395)
 
 
 # -- any sequence of calls --------------------------------------------------------------------------------------------

@@ -139,13 +139,6 @@ def test_permit_of_another_holder_cannot_be_released(one: FairSemaphore, redis: 
     assert names(one) == ["me"]
 
 
-def test_the_lease_that_ends_first_comes_first(make: Callable[..., Any]) -> None:
-    wide = make("FairSemaphore", "wide", 50)
-    for number in range(50):
-        take(wide, f"{number}", lease=600 - number)
-    assert [info.holder for info in wide.holders()] == [str(number) for number in reversed(range(50))]
-
-
 # -- how many permits --------------------------------------------------------------------------------------------------
 
 
@@ -164,13 +157,6 @@ def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any
     assert refused(one)
     take(three)
     assert f"{KEY}:limit:a" not in keys(redis)
-
-
-def test_a_limit_that_is_set_stays(two: Any, redis: Redis) -> None:
-    two.set_limit(5)
-    take(two).release()
-    assert keys(redis) == {f"{KEY}:limit:two"}
-    assert redis.ttl(f"{KEY}:limit:two") == -1
 
 
 def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any], redis: Redis) -> None:
@@ -255,28 +241,6 @@ def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExe
     assert waiting.waiting() == 0
 
 
-@pytest.mark.usefixtures("only_hints")
-def test_one_line_for_both_sides(waiting: Any, one: FairSemaphore, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    held = take(one)
-    (first,), (second,) = [wait_in_line(each, redis, pool, 1) for each in (waiting, one)]
-    held.release()
-    got = first.result(20)
-    assert not second.done()
-    got.release()
-    assert second.result(20).ticket > got.ticket > held.ticket
-
-
-@pytest.mark.usefixtures("only_hints")
-def test_the_permit_is_the_next_ones_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """No caller can come between, though the next one has not read it yet."""
-    held = take(waiting)
-    (future,) = wait_in_line(waiting, redis, pool, 1)
-    held.release()
-    assert names(waiting) == ["0"]
-    assert refused(waiting)
-    assert future.result(20).ticket == waiting.holders()[0].ticket
-
-
 def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor) -> None:
     """A permit that is free for a waiter of another opinion about the limit is not free for others."""
     one, two = make("FairSemaphore", "a", 1), make("FairSemaphore", "a", 2)
@@ -284,19 +248,6 @@ def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExec
     (future,) = wait_in_line(one, redis, pool, 1)
     assert two.acquire("barges", blocking=False) is None, "the second permit goes to the waiting caller"
     assert future.result(20).holder == "0"
-
-
-@pytest.mark.usefixtures("only_hints")
-def test_a_greater_limit_wakes_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    take(waiting)
-    futures = wait_in_line(waiting, redis, pool, 5)
-    waiting.set_limit(4)
-    assert [future.result(20).holder for future in futures[:3]] == ["0", "1", "2"]
-    assert waiting.waiting() == 2
-    assert "3" not in names(waiting)
-    waiting.set_limit(None)
-    waiting.set_limit(9)
-    assert [future.result(20).holder for future in futures[3:]] == ["3", "4"]
 
 
 @pytest.mark.usefixtures("only_hints")

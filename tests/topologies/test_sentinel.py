@@ -6,11 +6,9 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
-from celery import Celery
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
@@ -139,12 +137,3 @@ def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, worker
     with Redis(port=watched.servers[0].port) as client:
         assert client.exists(Keys("throttle").all[0])
     assert "cannot reach" not in worker.log()
-
-
-def test_the_data_is_removed_from_the_primary(watched: Watched) -> None:
-    app = Celery("shop", set_as_current=False)
-    app.conf.update(throttle_url=watched.url, throttle_prefix="gone")
-    with Redis.from_url(watched.primary.url) as client:
-        client.hset(Keys("gone").key("overrides"), "x", "1")
-        assert ThrottleControl(app).remove_data().keys == 1
-        assert not client.keys("{gone*")
