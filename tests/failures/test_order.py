@@ -1,4 +1,4 @@
-"""First come, first started: from the first task, over several workers, and over several limits."""
+"""First come, first started: also a task that waits for a slot, and one that comes while limits are declared."""
 
 from __future__ import annotations
 
@@ -59,22 +59,4 @@ def test_task_during_declarations_is_behind_earlier_ones(
     journal.wait_finished(12, timeout=AT_ONCE)
     # Those that start in one moment start in any order.
     assert set(journal.order()[:4]) == {"0", "1", "2", "3"}, journal.order()
-    state.wait_clean()
-
-
-def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, state: State) -> None:
-    """The tasks of a rate are all older than those of the busy limit, and due while its line is long."""
-    app = workers.start_app(SEAMS, concurrency=2)
-    paced = state.limit("tests.support.apps.seams.paced")
-    paced.pause()
-    state.wait_parked(*(app.paced.delay(str(number)) for number in range(6)))
-    for number in range(40):
-        app.busy.delay(str(number))
-    journal.wait_running(2)
-    paced.resume()
-
-    journal.wait_finished(46, timeout=30)
-    last = journal.runs(task=".paced")[-1]
-    before = [run for run in journal.runs(task=".busy") if run.started < last.started]
-    assert len(before) < 30, f"The last paced one came after {len(before)} of 40 newer tasks."  # due after 15 of them
     state.wait_clean()

@@ -24,7 +24,6 @@ app = new_app(
         Queue("celery"),
         Queue("alpha"),
         Queue("media", Exchange("media", type="topic"), routing_key="media.#"),
-        *(Queue(f"q{number:03}") for number in range(300)),
     ],
 )
 
@@ -43,14 +42,6 @@ six = make_held("six", base=Throttled, limit=6)
 def frame(self: Any, label: str) -> str:
     """Half a second of something expensive."""
     return run_for(self, label, 0.5)
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=2)
-def busy(self: Any, label: str) -> str:
-    return run_for(self, label, 0.15)
-
-
-paced = make_timed("paced", base=Throttled, rate="5/s")
 
 
 crowded = make_held("crowded", base=Throttled, limit=1, max_parked=2)
