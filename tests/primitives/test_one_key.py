@@ -29,7 +29,9 @@ CALLS: dict[str, list[tuple[Callable[[Any], object], object]]] = {
         (lambda it: it.cancel("a"), True),
     ],
 }
-RATES: dict[str, Any] = {"Counter": (), "RateLimiter": (["2/h", "7/d"],)}
+#: The arguments after the name, and the part of the key before it.
+ARGUMENTS: dict[str, Any] = {"Counter": (), "RateLimiter": (["2/h", "7/d"],)}
+PARTS = {"Counter": "counter", "RateLimiter": "rate"}
 
 
 @pytest.fixture(params=CALLS)
@@ -40,9 +42,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
 def test_any_printable_name_will_do(make: Callable[..., Any], redis: Redis, kind: str, name: str) -> None:
     call, answer = CALLS[kind][0]
-    assert call(make(kind, name, *RATES[kind])) == answer
-    part = {"Counter": "counter", "RateLimiter": "rate"}[kind]
-    assert redis.exists(f"{{throttle}}:2:{part}:{name}")
+    assert call(make(kind, name, *ARGUMENTS[kind])) == answer
+    assert redis.exists(f"{{throttle}}:2:{PARTS[kind]}:{name}")
 
 
 @pytest.mark.parametrize("decode", [False, True])
@@ -50,20 +51,20 @@ def test_any_kind_of_client_will_do(
     side: SyncSide, server: EmbeddedServer, redis: Redis, kind: str, decode: bool
 ) -> None:
     assert redis.dbsize() == 0
-    one = side.make(kind, side.client(server.url, decode_responses=decode), "a", *RATES[kind])
+    one = side.make(kind, side.client(server.url, decode_responses=decode), "a", *ARGUMENTS[kind])
     for call, answer in CALLS[kind]:
         assert call(one) == answer
 
 
 def test_scripts_forgotten_in_between_do_not_matter(make: Callable[..., Any], redis: Redis, kind: str) -> None:
-    one = make(kind, "a", *RATES[kind])
+    one = make(kind, "a", *ARGUMENTS[kind])
     for call, answer in CALLS[kind]:
         redis.script_flush()
         assert call(one) == answer
 
 
 def test_each_method_is_one_call(make: Callable[..., Any], redis: Redis, kind: str) -> None:
-    one = make(kind, "a", *RATES[kind])
+    one = make(kind, "a", *ARGUMENTS[kind])
     for call, _ in CALLS[kind]:
         call(one)  # teaches the server the script
     with commands(redis) as sent:
