@@ -34,6 +34,28 @@ def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journa
     state.wait_clean()
 
 
+def test_first_delivery_is_first_despite_a_late_reply(
+    workers: Workers, journal: Journal, state: State, relay: Relay
+) -> None:
+    """One worker gets no reply from the store while another parks messages that the broker delivered later."""
+    late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    until(lambda: relay.quiet_for(0.2))
+    relay.hold_replies()
+    early = [app.one.delay(str(place)) for place in range(14)]
+    late.wait_for_log("received", times=14)
+    workers.start(SEAMS, concurrency=4, queues="alpha")
+    later = [app.one.apply_async([str(place)], queue="alpha") for place in range(14, 28)]
+    state.wait_parked(*later)
+    relay.pass_replies()
+    state.wait_parked(*early[1:], timeout=AT_ONCE)
+    assert state.parked == [result.id for result in (*early[1:], *later)]
+    journal.let_all_go()
+
+    journal.wait_finished(28, timeout=AT_ONCE)
+    state.wait_clean()
+
+
 def test_task_during_declarations_is_behind_earlier_ones(
     workers: Workers, journal: Journal, state: State, relay: Relay
 ) -> None:
