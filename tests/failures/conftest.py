@@ -8,22 +8,23 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import StoreState, give_up_soon
+from tests.failures.tools import LONG_LEASE, give_up_soon
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.workers import Workers
 
 
 @pytest.fixture
-def state(workers: Workers) -> State:
-    """The workers' store, as an operator sees it."""
-    return State(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+def workers(workers: Workers) -> Workers:
+    """With leases that no test waits for, unless it sets others."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    return workers
 
 
 @pytest.fixture
-def inside(workers: Workers) -> StoreState:
-    """The content of the store's keys, for tests that have no other way."""
-    return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+def state(workers: Workers) -> State:
+    """The workers' store, as an operator sees it."""
+    return State(lambda: str(workers.conf.get("throttle_url", workers.broker)))
 
 
 @pytest.fixture

@@ -12,13 +12,10 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
-    WITHIN_LEASE,
     counts,
     give_up_soon,
     redeliver,
     unacknowledged,
-    unacknowledged_names,
 )
 from tests.support.journal import Journal
 from tests.support.state import State
@@ -46,7 +43,6 @@ def expiring(app: Any, *labels: str, **options: Any) -> float:
 def test_slots_and_permits_are_free_at_once(
     backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, pool=pool, concurrency=2)
     app.hold.delay("throttled")
     app.plain.delay("plain")
@@ -95,31 +91,6 @@ def test_task_expired_in_line_keeps_no_permit(
     assert counts(journal) == {"first": 1, "next": 1}
 
 
-def test_task_revoked_in_line_is_reported_with_the_backend(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """It leaves its line at once, and then only this worker has it."""
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    send(app.hold, "first")
-    journal.wait_running(1)
-    victim = app.hold.delay("victim")
-    state.wait_parked(victim)
-
-    backend.kill()
-    app.app.control.revoke(victim.id)
-    worker.wait_for_log(f"{victim.id}.* revoked")
-    until(lambda: not state.parked, timeout=AT_ONCE)
-    worker.wait_for_log("has left its line, which is reported later")
-    backend.restart()
-
-    until(lambda: victim.state == "REVOKED", timeout=AT_ONCE)
-    journal.let_all_go()
-    journal.wait_finished(1)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1}
-
-
 def test_task_expired_before_its_slot_comes_again(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
     """Plain tasks, as many as the worker takes at all: each is revoked once the backend is back, and it goes on."""
     worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 4})
@@ -141,28 +112,6 @@ def test_task_expired_before_its_slot_comes_again(backend: EmbeddedServer, worke
     journal.wait_finished(2)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "later": 1}
-
-
-def test_expired_task_affects_no_other(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    """Its limit gets a line, so those that wait here for a slot are looked through."""
-    worker = workers.start(DOORS, concurrency=1, queues="one", conf={"worker_prefetch_multiplier": 8})
-    app = workers.start_app(DOORS, concurrency=1, queues="two")
-    send(app.plain, "first", queue="one")
-    journal.wait_running(1, "first")
-    expired = expiring(app.hold, "expires", queue="one")
-    send(app.plain, "plain 1", "plain 2", queue="one")
-    until(lambda: len(unacknowledged(workers)) == 3)
-    until(lambda: time.monotonic() > expired)
-
-    backend.kill()
-    send(app.hold, "runs", "waits", queue="two")
-    worker.wait_for_log("waits here: |back to its place")
-    backend.restart()
-    journal.let_all_go()
-
-    journal.wait_finished(5, timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert set(counts(journal)) == {"first", "plain 1", "plain 2", "runs", "waits"}
 
 
 def test_failing_while_store_and_backend_are_away(
@@ -190,36 +139,6 @@ def test_failing_while_store_and_backend_are_away(
 
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # each has failed or has run
     state.wait_clean()
-
-
-@pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_failed_return_keeps_its_message_until_reported(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
-) -> None:
-    """It raised `RateLimited` and lacks that limit: it fails, and comes again if the failure cannot be reported.
-
-    With ``acks_late``; but Celery lets go of the message before it has written that the task failed.
-    """
-    workers.conf["task_acks_late"] = True
-    lost = workers.start(LIMITED, pool=pool, concurrency=1)
-    app = workers.app(LIMITED)
-    task = getattr(app, name)
-
-    backend.kill()
-    client = Celery(broker=workers.broker, set_as_current=False)
-    client.send_task(task.name, args)
-    journal.wait_finished(1, "a")
-    client.send_task(app.plain.name, ("after",))  # its slot is free
-    journal.wait_finished(1, "after", timeout=AT_ONCE)
-
-    assert task.name in unacknowledged_names(workers)
-    lost.kill()
-    journal.let_go("a")
-    backend.restart()
-    redeliver(workers)
-    workers.start(LIMITED, concurrency=1)
-    journal.wait_finished(2, "a", timeout=WITHIN_LEASE)
 
 
 @pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])

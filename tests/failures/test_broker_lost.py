@@ -9,7 +9,6 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     counts,
     cut,
     most_at_once,
@@ -22,7 +21,7 @@ from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import BASIC, Workers, alive
+from tests.support.workers import Workers, alive
 
 LIMITED = "tests.support.apps.limited"
 
@@ -36,7 +35,7 @@ def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
     """Let the store be the session's server; the broker is the test's own."""
     assert redis.ping()
     workers.backend = server.url
-    workers.conf.update(throttle_url=server.url, throttle_lease=LONG_LEASE)
+    workers.conf.update(throttle_url=server.url)
 
 
 def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
@@ -116,42 +115,6 @@ def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal:
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
 
-def test_reconnected_worker_does_not_count_held_tasks(
-    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """Where Celery lets less in then (5.7: only from RabbitMQ), it lets in more with each message acknowledged."""
-    with Relay(server.port) as relay:
-        conf = {"throttle_url": relay.url, "worker_prefetch_multiplier": 2}
-        worker = workers.start(DOORS, concurrency=3, conf=conf)
-        before = [f"before {number}" for number in range(2)]
-        for label in before:
-            workers.app(DOORS).plain.delay(label)
-        journal.wait_running(2)
-        cut(own_server)
-        worker.wait_for_log("Connected to", times=2, timeout=AT_ONCE)
-        relay.refuse()
-        worker.wait_for_log("cannot reach the store")
-        app = workers.app(DOORS)  # with connections of its own
-        held = [f"held {number}" for number in range(5)]
-        for label in held[:2]:
-            app.hold.delay(label)
-        until(lambda: len(unacknowledged(workers)) == 2, timeout=AT_ONCE)
-        for label in held[2:]:
-            app.hold.delay(label)
-        until(lambda: len(unacknowledged(workers)) == 5, timeout=AT_ONCE)
-        relay.accept()
-        journal.let_go(*before, *held)
-        journal.wait_finished(7, timeout=AT_ONCE)
-        state.wait_clean()
-
-        for number in range(10):
-            app.plain.delay(f"after {number}")
-        journal.wait_running(3)
-        until(lambda: len(unacknowledged(workers)) == 6, describe=lambda: str(unacknowledged(workers)))
-        journal.let_all_go()
-        journal.wait_finished(17, timeout=AT_ONCE)
-
-
 def test_task_revoked_while_the_broker_goes_away_is_reported(
     own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
@@ -174,71 +137,6 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
 
         workers.wait_discarded(victim, timeout=AT_ONCE)
         assert not own_server.running
-
-
-def test_task_parked_by_a_stopping_worker_runs_once(
-    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """The reply that it is parked arrives without a broker: the next call to the store includes that, too."""
-    with Relay(server.port) as relay:
-        stops = workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
-        app = workers.app(DOORS)
-        journal.wait_begun(app.hold.delay("first"))
-        until(lambda: relay.quiet_for(0.2))
-        relay.hold_replies()
-        victim = app.hold.delay("victim")
-        state.wait_parked(victim)
-        journal.let_go("first")
-        journal.wait_finished(1, "first")
-        until(lambda: not any(app.app.control.inspect().active().values()))  # it has something to report
-        own_server.kill()
-        stops.wait_for_log("Connection to broker lost|Cannot connect to")
-        stops.term()
-        stops.wait_for_log("Warm shutdown")
-        own_server.restart()
-        workers.start(DOORS, concurrency=2)
-
-        relay.pass_replies(until=b"ended")
-        journal.let_go("victim")
-        journal.wait_finished(1, "victim", timeout=AT_ONCE)
-        until(lambda: not state.holders)
-        relay.pass_replies()
-        stops.wait()
-
-    redeliver(workers)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert counts(journal)["victim"] == 1
-
-
-def test_task_sent_back_without_connection_runs_once_more(
-    own_server: EmbeddedServer,
-    server: EmbeddedServer,
-    workers: Workers,
-    journal: Journal,
-    state: State,
-) -> None:
-    """With late acknowledgement the broker still has the message of one that raised `RateLimited`."""
-    with Relay(server.port) as relay:
-        stops = workers.start(LIMITED, concurrency=2, conf={"throttle_url": relay.url})
-        relay.hold_replies_from(b'"pause_ms"')
-        victim = workers.app(LIMITED).call_late.delay("victim")
-        state.wait_parked(victim)
-        own_server.kill()
-        stops.wait_for_log("Connection to broker lost|Cannot connect to")
-        stops.term()
-        stops.wait_for_log("Warm shutdown")
-        own_server.restart()
-        relay.pass_replies()
-        stops.wait()
-
-    journal.let_go("victim")
-    workers.start(LIMITED, concurrency=2)
-    journal.wait_finished(2, "victim", timeout=AT_ONCE)
-    until(lambda: not state.holders)
-    assert unacknowledged(workers), "no worker could acknowledge it"
-    redeliver(workers)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert counts(journal)["victim"] == 2
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
@@ -264,43 +162,3 @@ def test_late_acknowledged_tasks_cancelled_on_connection_loss(
     state.wait_clean()
     assert counts(journal) == {"zero": 1, "direct": 2, "resumed": 2}
     assert {most_at_once(journal, task) for task in (".hold_late", ".hold_again")} == {1}
-
-
-def test_broker_connections_killed_all_the_time(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    # A job that the pool throws away when the connection is lost may have begun: its permit lasts as long as its lease.
-    workers.conf["throttle_lease"] = 3
-    both = workers.start_many(2, BASIC, concurrency=2)
-    app = workers.app(BASIC)
-    ids: dict[str, str] = {}
-    for number in range(20):
-        ids[f"early {number}"] = app.work.delay(f"early {number}", 0.05).id
-        ids[f"late {number}"] = app.work_late.delay(f"late {number}", 0.05).id
-
-    kills = 0
-    broker = Redis.from_url(own_server.url)
-
-    def lost_on_its_way() -> set[str]:
-        """A message that left the broker's list and reached no worker: kombu takes it out before it notes that."""
-        if kills < 20 or broker.llen("celery") or broker.hlen("unacked"):
-            return set()
-        logs = "".join(worker.log() for worker in both)
-        return {label for label, task_id in ids.items() if task_id not in logs}
-
-    def done() -> bool:
-        nonlocal kills
-        if kills < 20:
-            kills += 1
-            cut(own_server)
-        else:
-            redeliver(workers)
-        return {run.label for run in journal.finished()} | lost_on_its_way() >= ids.keys()
-
-    until(done, timeout=60, every=0.3, describe=lambda: f"{journal.summary()} {state.describe()}")
-    state.wait_clean()
-    assert journal.max_running(task=".work") <= 2
-    assert journal.max_running(task=".work_late") <= 2
-    broker.close()
-    for run in journal.runs():
-        assert journal.max_running(run.label) == 1

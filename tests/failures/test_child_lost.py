@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from celery import VERSION
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, counts, most_at_once, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
+from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
+
+since_57 = pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 7), reason="Celery does this from 5.7 on")
 
 
 @pytest.fixture
 def started(workers: Workers) -> Worker:
-    workers.conf["throttle_lease"] = LONG_LEASE
     return workers.start(DOORS, concurrency=2)
 
 
@@ -48,25 +51,6 @@ def test_lost_child_frees_its_permit_at_once(
     state.wait_clean()
 
 
-def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
-    started: Worker, workers: Workers, journal: Journal, state: State
-) -> None:
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold_late.delay("zero"))
-    state.wait_parked(app.hold_late.delay("first"))
-    state.wait_parked(app.hold_late.delay("successor"))
-    journal.let_go("zero", "successor")
-    journal.wait_running(1, "first")
-
-    started.kill_child(journal.runs("first")[0].pid)
-
-    journal.wait_finished(1, "successor", timeout=AT_ONCE)
-    assert most_at_once(journal, "hold_late") == 1
-    # Celery's own rule: without reject_on_worker_lost the task fails and is not delivered again.
-    assert counts(journal) == {"zero": 1, "first": 1, "successor": 1}
-    state.wait_clean()
-
-
 @pytest.mark.parametrize("source", ["broker", "store"])
 def test_rejected_on_worker_lost_runs_again(
     started: Worker, workers: Workers, journal: Journal, state: State, source: str
@@ -92,20 +76,32 @@ def test_rejected_on_worker_lost_runs_again(
     assert runs == {"first": 2, "next": 1}
 
 
-def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=2, options=("--max-tasks-per-child", "1"))
-    app = workers.app(DOORS)
+@since_57
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("name", ["late", "late_one"])
+def test_timed_out_task_without_acknowledgement(workers: Workers, journal: Journal, name: str, *, parked: bool) -> None:
+    """As without limits, it is delivered again; in between its result is a failure."""
+    workers.start(SEAMS, concurrency=1 if parked else 2)
+    task = getattr(workers.app(SEAMS), name)
+    if parked:
+        task.delay("before")
+        journal.wait_started(1, "before")
+    task.delay("late")
+    journal.wait_started(2, "late", timeout=AT_ONCE)
     journal.let_all_go()
+    until(lambda: any(run.label == "late" and run.outcome == "returned" for run in journal.runs()), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
 
-    for number in range(3):
-        app.hold.delay(f"hold {number}")
-        app.pair.delay(f"pair {number}")
-        app.plain.delay(f"plain {number}")
 
-    journal.wait_finished(9, timeout=AT_ONCE * 2)
+@since_57
+def test_process_lost_after_a_stored_success_repeats_no_run(workers: Workers, journal: Journal, state: State) -> None:
+    """The broker has delivered it again while it ran."""
+    worker = workers.start(SEAMS, concurrency=2)
+    result = workers.app(SEAMS).lost_afterwards.delay("lost")
+    journal.wait_running(1)
+    redeliver(workers)
+    until(lambda: state.has_second(result), timeout=AT_ONCE, describe=state.describe)
+    journal.let_all_go()
+    worker.wait_for_log("succeeded before the worker was lost")
     state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert len({run.pid for run in journal.runs()}) == 9
-    assert most_at_once(journal, "hold") == 1
-    assert most_at_once(journal, "pair") <= 2
+    assert counts(journal) == {"lost": 1}

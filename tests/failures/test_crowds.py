@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from redis import Redis
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, queued, script_calls, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import always, until
@@ -79,20 +80,31 @@ def connections(redis: Redis) -> int:
     return int(clients["connected_clients"])
 
 
-def test_more_tasks_than_may_be_parked_stay_at_the_broker(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=2)
-    journal.wait_begun(app.crowded.delay("first"))
-    with app.app.producer_pool.acquire() as producer:
-        for number in range(1500):
-            # By name: the task itself would refuse to be published.
-            app.app.send_task(app.crowded.name, [str(number)], producer=producer, ignore_result=True)
-    until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
+def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
+    started = workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    journal.wait_begun(app.hold.delay("first"))
 
-    # Some hundred in a worker at most.
-    always(lambda: queued(workers) >= 1000, seconds=2)
+    def told() -> int:
+        logs = "\n".join(worker.log() for worker in started)
+        lines = re.findall(r"\] parked\b.*?(?:; and (\d+) more in the last second)?$", logs, re.MULTILINE)
+        return sum(1 + int(others or 0) for others in lines)
+
+    began = script_calls(redis)
+    for number in range(200):
+        app.hold.delay(f"parked {number}")
+    until(lambda: len(state.parked) == 200, timeout=30)
+    # A constant number for each task that came by (park, perhaps ask before) ...
+    assert script_calls(redis) - began <= 200 * 3 + 50
+    until(lambda: told() == 200, timeout=10)  # each second with parked tasks asks the store about one
+    # ... and then silence, but for a look every five seconds.
+    settled = script_calls(redis)
+    always(lambda: script_calls(redis) <= settled + 5, seconds=2, every=0.2)
+
     journal.let_all_go()
-    journal.wait_finished(5, timeout=AT_ONCE)
+    journal.wait_finished(201, timeout=AT_ONCE * 2)
+    assert script_calls(redis) - began <= 200 * 6 + 50
+    state.wait_clean()
 
 
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])

@@ -9,9 +9,10 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, cut, queued, redeliver, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, counts, cut, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.pairs import Pair, pair
+from tests.support.remote import throttle_in
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Worker, Workers
@@ -26,7 +27,6 @@ def two(workers: Workers) -> Iterator[Pair]:
         workers.conf |= {
             "throttle_park_durability": "replicas",
             "throttle_park_timeout": 0.3,
-            "throttle_lease": LONG_LEASE,
             "throttle_url": running.url,
         }
         running.cut_off_replica()
@@ -57,22 +57,13 @@ def test_finished_task_is_acknowledged_without_a_replica(
     two: Pair, workers: Workers, journal: Journal, state: State
 ) -> None:
     """So the replica, which lacks the run, starts no second one."""
-    park(workers, journal, state)
+    worker, app = park(workers, journal, state)
     assert len(unacknowledged(workers)) == COUNT
+    assert throttle_in(app.app, worker)["held_back"]["counts"] == {"not safe yet": COUNT}
     journal.let_all_go()
     check(workers, journal, state)
     two.fail_over()
     always(lambda: set(counts(journal).values()) == {1}, seconds=2)
-
-
-def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, state: State) -> None:
-    worker, _ = park(workers, journal, state)
-    always(lambda: len(unacknowledged(workers)) == COUNT, seconds=1)
-    two.thaw_replica()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    worker.wait_for_log("parked tasks are safe again")
-    journal.let_all_go()
-    check(workers, journal, state)
 
 
 @pytest.mark.usefixtures("two")
@@ -120,8 +111,11 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: 
     assert queued(workers) == COUNT
     next_one = workers.start(DOORS, concurrency=2)
     next_one.wait_for_log("received", times=COUNT)
+    next_one.wait_for_log("not as safe as")
+    assert len(unacknowledged(workers)) == COUNT
     two.thaw_replica()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    next_one.wait_for_log("parked tasks are safe again")
     journal.let_all_go()
     check(workers, journal, state)
 
@@ -138,15 +132,3 @@ def test_other_pools(two: Pair, workers: Workers, journal: Journal, state: State
     assert "lost the store" not in worker.log()
     journal.let_all_go()
     check(workers, journal, state)
-
-
-@pytest.mark.usefixtures("two")
-def test_others_come_meanwhile(workers: Workers, journal: Journal, state: State) -> None:
-    """More than the prefetch count allows are kept: they do not count."""
-    _, app = park(workers, journal, state, count=30)
-    journal.let_go("plain")
-    app.plain.delay("plain").get(timeout=AT_ONCE)
-    journal.let_all_go()
-    journal.wait_finished(31, task=".hold", timeout=30)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert set(counts(journal).values()) == {1}

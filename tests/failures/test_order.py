@@ -1,53 +1,19 @@
-"""First come, first started: from the first task, over several workers, and over several limits."""
+"""First come, first started: also a task that waits for a slot, and one that comes while limits are declared."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from functools import partial
-
 import pytest
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, script_calls
+from tests.failures.tools import AT_ONCE, SEAMS, script_calls
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-MOST_LATE = 8
-#: Messages that no worker has read: a stalled worker has not read its deliveries, and a task has no place before.
-MOST_UNREAD = 4
-ROUNDS = int(os.environ.get("ORDER_ROUNDS", "1"))
-
-
-def places_off(order: Sequence[str]) -> list[int]:
-    """Return how far each start is from its place in the order of publishing, which its label has."""
-    return [abs(int(label) - place) for place, label in enumerate(order)]
-
-
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int) -> None:
-    """``ORDER_ROUNDS=20 pytest ...`` for as many rounds."""
-    assert number < ROUNDS
-    both = workers.start_many(2, SEAMS, concurrency=4)
-    app = workers.app(SEAMS)
-
-    def read(least: int) -> bool:
-        return sum(each.log().count(" received") for each in both) >= least
-
-    for place in range(72):
-        app.frame.delay(str(place))
-        until(partial(read, place - MOST_UNREAD))
-
-    journal.wait_finished(72, timeout=60)
-    assert max(places_off(journal.order())) <= MOST_LATE, journal.order()
-    assert journal.max_running() <= 6
-
 
 def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, state: State) -> None:
     """One worker has more than its slots when another one fills the limit and parks later tasks."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(SEAMS, concurrency=4)
     app = workers.start_app(SEAMS, concurrency=4, queues="alpha")
     early = [app.six.delay(str(place)) for place in range(12)]
@@ -75,7 +41,6 @@ def test_first_delivery_is_first_despite_a_late_reply(
     workers: Workers, journal: Journal, state: State, relay: Relay, until_log: str
 ) -> None:
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
     until(lambda: relay.quiet_for(0.2))
@@ -120,23 +85,4 @@ def test_task_during_declarations_is_behind_earlier_ones(
     journal.wait_finished(12, timeout=AT_ONCE)
     # Those that start in one moment start in any order.
     assert set(journal.order()[:4]) == {"0", "1", "2", "3"}, journal.order()
-    state.wait_clean()
-
-
-def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, state: State) -> None:
-    """The tasks of a rate are all older than those of the busy limit, and due while its line is long."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=2)
-    paced = state.limit("tests.support.apps.seams.paced")
-    paced.pause()
-    state.wait_parked(*(app.paced.delay(str(number)) for number in range(6)))
-    for number in range(40):
-        app.busy.delay(str(number))
-    journal.wait_running(2)
-    paced.resume()
-
-    journal.wait_finished(46, timeout=30)
-    last = journal.runs(task=".paced")[-1]
-    before = [run for run in journal.runs(task=".busy") if run.started < last.started]
-    assert len(before) < 30, f"The last paced one came after {len(before)} of 40 newer tasks."  # due after 15 of them
     state.wait_clean()

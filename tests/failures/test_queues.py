@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
 from celery import Celery
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
+from tests.failures.tools import AT_ONCE, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.remote import wait_heard
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import Worker, Workers
+from tests.support.workers import Workers
 
 OLDER = {"OLDER_RELEASE": "1"}
 
 
 def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     gone = workers.start(SEAMS, concurrency=2, queues="alpha,media")
     other = workers.start(SEAMS, concurrency=2, queues="alpha")
     app = workers.app(SEAMS)
@@ -43,7 +39,6 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: S
 
 def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, state: State) -> None:
     """They came from the queue while it was consumed; their limit is paused when their slot comes."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(SEAMS, concurrency=1)
     app = workers.app(SEAMS)
     journal.wait_begun(app.pair.delay("first"))
@@ -67,37 +62,15 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     assert set(counts(journal).values()) == {1}
 
 
-def parked_by_a_newer_release(workers: Workers, state: State) -> tuple[Any, Worker]:
-    """Return a task that waits, and the only worker that is left, which does not know it."""
+def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
     newer = workers.start(SEAMS, concurrency=1)
     state.limit("till").pause()
-    charge = workers.app(SEAMS).charge.delay("order 17")
+    app = workers.app(SEAMS)
+    charge = app.charge.delay("order 17")
     state.wait_parked(charge)
     newer.term()
     newer.wait()
-    return charge, workers.start(SEAMS, concurrency=1, env=OLDER)
-
-
-def test_remembered_task_at_a_worker_of_an_older_release(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    _, older = parked_by_a_newer_release(workers, state)
-    app = workers.app(SEAMS)
-
-    state.limit("till").resume()
-    app.receipt.delay("another").get(timeout=AT_ONCE)  # the older release goes on with its own tasks
-    older.term()
-    older.wait()
-    workers.start(SEAMS, concurrency=1)
-
-    # It waited for a worker that has it, or it has failed and may be called again.
-    app.charge.delay("order 17")
-    journal.wait_finished(1, "order 17", timeout=AT_ONCE)
-    assert counts(journal) == {"order 17": 1, "another": 1}
-
-
-def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
-    charge, older = parked_by_a_newer_release(workers, state)
-    app = workers.app(SEAMS)
+    older = workers.start(SEAMS, concurrency=1, env=OLDER)
 
     wait_heard(app.app, older)
     charge.revoke()
@@ -116,10 +89,9 @@ def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, jour
 def test_task_of_a_newer_release_with_a_backend_that_answers(
     workers: Workers, journal: Journal, state: State, *, revoked: bool
 ) -> None:
+    """It waits for a worker that has it, or is revoked; the others of its limit go on."""
     workers.backend = "rpc://"
-    workers.conf["task_annotations"] = {
-        f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once", "lost")
-    }
+    workers.conf["task_annotations"] = {f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once")}
     newer = workers.start(SEAMS, concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("till")
@@ -145,24 +117,3 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
     kept = set() if revoked else {charge.id}  # its success is remembered
     until(lambda: not state.holders and not state.parked and state.ids() == kept, timeout=30.0, describe=state.describe)
     assert "is reported later" not in older.log()
-
-
-def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, state: State) -> None:
-    """They run, unthrottled, or the log reports how many do not."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    before = workers.start(SEAMS, concurrency=2)
-    app = workers.app(SEAMS)
-    journal.wait_begun(app.one.delay("first"))
-    state.wait_parked(app.one.delay("second"), app.one.delay("third"))
-    before.term()
-    before.wait_for_log("Warm shutdown")
-    journal.let_all_go()
-    before.wait()
-    assert counts(journal) == {"first": 1}
-
-    after = workers.start(SEAMS, concurrency=2, conf={"throttle_enabled": False})
-    until(
-        lambda: len(journal.finished()) == 3 or re.search(r"WARNING.*\b2\b.*(parked|wait)", after.log()),
-        timeout=AT_ONCE,
-        describe=after.tail,
-    )

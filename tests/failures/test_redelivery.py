@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import pytest
-
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
@@ -25,11 +20,8 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 
-@pytest.mark.parametrize("times", [1, 3])
-def test_second_delivery_is_dropped_when_the_first_succeeds(
-    workers: Workers, journal: Journal, state: State, times: int
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
+def test_second_delivery_is_dropped_when_the_first_succeeds(workers: Workers, journal: Journal, state: State) -> None:
+    """However often the broker delivers it."""
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
     first = journal.wait_begun(app.hold_late.delay("first"))
@@ -39,18 +31,17 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
     def received() -> int:
         return sum(worker.log().count(f"{first.id}] received") for worker in started)
 
-    def has_received(messages: int) -> bool:
-        return received() >= messages
-
-    for number in range(times):
-        if number:
-            app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
-        else:
-            redeliver(workers)
+    def wait_set_aside(messages: int) -> None:
         # On the way from its queue to a worker a message is neither queued nor unacknowledged.
-        until(partial(has_received, 2 + number), timeout=AT_ONCE)
+        until(lambda: received() >= messages, timeout=AT_ONCE)
         until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE)
-    assert received() == 1 + times
+
+    redeliver(workers)
+    wait_set_aside(2)
+    for messages in (3, 4):
+        app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
+        wait_set_aside(messages)
+    assert received() == 4
     assert counts(journal) == {"first": 1}
     journal.let_all_go()
 
@@ -86,30 +77,8 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
     assert [run.outcome for run in journal.runs("late")][:2] == ["killed", "returned"]
 
 
-def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, state: State) -> None:
-    """Its acknowledgement was lost, say: it keeps its one place in line."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(DOORS, concurrency=2)
-    journal.wait_begun(app.hold.delay("first"))
-    parked, last = app.hold.delay("parked"), app.hold.delay("last")
-    state.wait_parked(parked, last)
-
-    for _ in range(3):
-        app.hold.apply_async(["parked"], task_id=parked.id)
-    journal.let_go("plain")
-    app.plain.delay("plain").get(timeout=AT_ONCE)  # has come after them
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert state.parked == [parked.id, last.id]
-    journal.let_all_go()
-
-    journal.wait_finished(4, timeout=AT_ONCE)
-    state.wait_clean()
-    assert journal.order(task=".hold") == ["first", "parked", "last"]
-
-
 def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal: Journal, state: State) -> None:
     """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 1}, env={FRESH: "0"})
     app = workers.app(DOORS)
     journal.wait_begun(app.pair.delay("first"))

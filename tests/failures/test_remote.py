@@ -1,4 +1,4 @@
-"""Remote control while the store is away, full or has taken a permit: it answers at once, without waiting."""
+"""Remote control while the store is away: it answers at once, without waiting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
+from tests.failures.tools import AT_ONCE, DOORS
 from tests.support.journal import Journal
 from tests.support.remote import steer, tell, throttle_in
 from tests.support.state import State
@@ -21,7 +21,6 @@ from tests.support.workers import Workers
 def test_the_store_is_away(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str, how: str
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, pool=pool, concurrency=2)
     app = workers.app(DOORS)
     first = journal.wait_begun(app.hold.delay("first"))
@@ -66,72 +65,3 @@ def test_the_store_is_away(
     journal.let_all_go()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
-
-
-@pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True)
-def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    assert store.port
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(app.hold.delay("parked"))
-    with state.client() as client:
-        client.config_set("maxmemory", 1)
-    waits = app.hold.delay("waits")
-
-    def refused() -> Any:
-        said = throttle_in(app.app, worker)
-        return said if said["groups"][0]["refuses"] and said["held_back"]["count"] else None
-
-    said = until(refused, timeout=AT_ONCE)
-    assert said["groups"][0]["up"]
-    (held_back,) = said["held_back"]["tasks"]
-    assert (held_back["task_id"], held_back["why"]) == (waits.id, "store refuses")
-    assert said["held_back"]["counts"] == {"store refuses": 1}
-    assert said["groups"][0]["errors"] >= 1
-
-
-def test_a_lease_that_was_lost(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    frozen = workers.start(DOORS, concurrency=1, queues="first")
-    app = workers.start_app(DOORS, concurrency=2)
-    first = journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
-    state.wait_parked(app.hold.delay("second"))
-    frozen.freeze()
-    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
-    frozen.thaw()
-    frozen.wait_for_log("lease_lost: ")
-    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
-    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
-    journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
-
-
-def test_inspect_shows_runs_without_a_permit(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    workers.conf["throttle_on_store_error"] = "run"
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    store.kill()
-    worker.wait_for_log("cannot reach the store")
-    runs = journal.wait_begun(app.hold.delay("runs"))
-    (told,) = throttle_in(app.app, worker)["unthrottled"]["tasks"]
-    assert (told["task_id"], told["queue"]) == (runs.id, "celery")
-    assert told["needs"] == [{"limit": app.hold.name, "key": None, "permits": 1}]
-    journal.let_all_go()
-    journal.wait_finished(1)
-
-
-def test_inspect_shows_unsafe_tasks(store: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    """Its message stays with the broker: the replica that it is to be on does not exist."""
-    assert store.port
-    workers.conf["throttle_park_durability"] = "replicas"
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    kept = app.hold.delay("kept")
-    said = until(lambda: (found := throttle_in(app.app, worker))["held_back"]["count"] and found)
-    assert said["held_back"]["counts"] == {"not safe yet": 1}
-    assert [each["task_id"] for each in said["held_back"]["tasks"]] == [kept.id]
-    journal.let_all_go()
-    journal.wait_finished(2)

@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ResultLost
-from tests.failures.tools import AT_ONCE, counts, redeliver, unacknowledged
+from tests.failures.tools import AT_ONCE, counts, unacknowledged
 from tests.support.journal import Journal
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -56,44 +56,6 @@ def test_lost_result_is_remembered_and_duplicates_get_it(
     duplicate = task.AsyncResult(send(workers, task).id)  # a worker finds it
     with pytest.raises(ResultLost, match=f"as {first.id}, but its result is lost"):
         duplicate.get(timeout=AT_ONCE)
-    assert counts(journal) == {"a": 1}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_waiting_duplicate_gets_the_loss_with_the_backend(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, name: str
-) -> None:
-    worker = workers.start(ONCE, concurrency=2)
-    task = getattr(workers.app(ONCE), name)
-    send(workers, task)
-    journal.wait_running(1, "a")
-    duplicate = task.AsyncResult(send(workers, task).id)
-    worker.wait_for_log(f"{duplicate.id}. parked")
-    backend.kill()
-    journal.let_go("a")
-    worker.wait_for_log(f"{duplicate.id}. resumed", timeout=AT_ONCE)
-    backend.restart()
-
-    with pytest.raises(ResultLost):
-        duplicate.get(timeout=AT_ONCE)
-    assert counts(journal) == {"a": 1}
-
-
-def test_it_does_not_run_again_when_its_worker_is_killed_then(
-    backend: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    lost = workers.start(ONCE, concurrency=1)
-    task = workers.app(ONCE).hold_remembered
-    succeed_without_backend(workers, journal, backend, task)
-    until(lambda: is_done(task), timeout=AT_ONCE)
-    lost.kill()
-    backend.restart()
-    redeliver(workers)
-
-    workers.start(ONCE, concurrency=1)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    with pytest.raises(ResultLost):
-        task.delay("a").get(timeout=AT_ONCE)
     assert counts(journal) == {"a": 1}
 
 

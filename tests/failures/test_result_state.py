@@ -9,7 +9,7 @@ from celery import exceptions
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
+from tests.failures.tools import AT_ONCE, DOORS
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -17,11 +17,6 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 SHOWN = "tests.support.apps.shown"
-
-
-@pytest.fixture(autouse=True)
-def no_lease_ends(workers: Workers) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
 
 
 def is_written(workers: Workers, result: Any) -> bool:
@@ -53,18 +48,6 @@ def test_parked_task_is_throttled_until_it_ends(workers: Workers, journal: Journ
     journal.let_all_go()
     assert parked.get(timeout=AT_ONCE) == "parked"
     assert parked.state == "SUCCESS"
-
-
-def test_revoking_a_throttled_task_ends_it(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start(SHOWN)
-    parked = park(workers.app(DOORS), journal, state)
-    until(lambda: parked.state == "THROTTLED")
-    parked.revoke()
-    with pytest.raises(exceptions.TaskRevokedError):
-        parked.get(timeout=AT_ONCE)
-    assert parked.state == "REVOKED"
-    journal.let_all_go()
-    journal.wait_finished(1)
 
 
 def test_late_write_leaves_the_outcome_alone(workers: Workers, journal: Journal, state: State) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 from celery import chord
-from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.failures.tools import AT_ONCE, DOORS, counts
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -25,7 +23,6 @@ from tests.support.workers import Workers
 @pytest.fixture
 def app(workers: Workers, journal: Journal) -> Any:
     """The app, with a worker that runs `hold` "first"; all else has to wait for that."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.start_many(2, DOORS, concurrency=2)
     module = workers.app(DOORS)
     module.hold.delay("first")
@@ -37,70 +34,21 @@ def revoked(result: AsyncResult[str]) -> bool:
     return str(result.state) == "REVOKED"
 
 
-def test_revoked_while_parked_does_not_wait_for_its_turn(
-    app: Any, workers: Workers, journal: Journal, state: State
-) -> None:
-    ahead, victim = app.hold.delay("ahead"), app.hold.delay("victim")
-    state.wait_parked(ahead, victim)
-    behind = app.hold.delay("behind")
-    state.wait_parked(behind)
+def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
+    journal.wait_begun(app.hold.delay("first"))
+    before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))
+    state.wait_parked(before, victim, after)
 
+    app.app.control.revoke([str(uuid.uuid4()) for _ in range(20)])  # Celery forgets the oldest of them
+    before.revoke()
+    until(lambda: before.id not in state.parked, timeout=AT_ONCE)
     victim.revoke()
 
-    until(lambda: state.parked == [ahead.id, behind.id], timeout=AT_ONCE, describe=state.describe)
-    workers.wait_discarded(victim, timeout=AT_ONCE)
-    until(lambda: revoked(victim), timeout=AT_ONCE)
-    with pytest.raises(TaskRevokedError):
-        victim.get(timeout=AT_ONCE)
-    until(lambda: victim.id not in state.ids(), timeout=AT_ONCE)
-    assert counts(journal) == {"first": 1}
+    until(lambda: state.parked == [after.id], timeout=5)
     journal.let_all_go()
-    journal.wait_finished(3, timeout=AT_ONCE)
+    journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
-    assert journal.order() == ["first", "ahead", "behind"]
-
-
-def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
-    server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """The store has let go of it, and the same call, sent again, reports that to the worker: the chord goes on."""
-    with Relay(server.port) as relay:
-        workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url, "throttle_lease": LONG_LEASE})
-        app = workers.app(DOORS)
-        journal.wait_begun(app.hold.delay("first"))
-        after = chord([app.hold.s("victim"), app.hold.s("other")])(app.collect.s())
-        victim, other = after.parent.results  # type: ignore[union-attr]
-        state.wait_parked(victim, other)
-
-        relay.hold_replies_from(b'["revoked","' + victim.id.encode())
-        victim.revoke()
-        until(lambda: victim.id not in state.parked, timeout=AT_ONCE)
-        relay.hang_up()
-        relay.pass_replies()
-
-        workers.wait_discarded(victim, timeout=AT_ONCE)
-        journal.let_all_go()
-        journal.wait_finished(2, timeout=AT_ONCE)
-        until(lambda: after.state == "FAILURE", timeout=AT_ONCE)
-        assert isinstance(after.result, ChordError)
-        state.wait_clean()
-
-
-def test_expired_while_parked(app: Any, journal: Journal, state: State) -> None:
-    expires = 0.5
-    victims = [app.hold.apply_async([f"victim {number}"], expires=expires) for number in range(3)]
-    sent = time.monotonic()
-    alive = app.hold.apply_async(["alive"], expires=600)
-    state.wait_parked(alive)
-    # Until then they keep their places, unless they had expired before they could be parked.
-    until(lambda: time.monotonic() > sent + expires, timeout=AT_ONCE)
-
-    journal.let_all_go()
-
-    assert alive.get(timeout=AT_ONCE) == "alive"
-    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1, "alive": 1}
 
 
 @pytest.mark.parametrize("why", ["revoked", "expired"])

@@ -12,12 +12,10 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
-    LONG_LEASE,
     SEAMS,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
-    cut,
     redeliver,
     unacknowledged,
 )
@@ -29,27 +27,9 @@ from tests.support.workers import Workers
 
 #: A worker reports that it stops a moment before it does, and no state shows that; a reply may take a second.
 CLOSED_AFTER = 0.4
-#: A task that is put off comes again after 0.5, 1, 2 ... seconds.
-PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
-
-
-def test_second_delivery_of_a_run_that_is_retried(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(SEAMS, concurrency=3)
-    result = journal.wait_begun(app.retried.delay("a"))
-    app.retried.apply_async(["a"], task_id=result.id)  # as a broker does that delivers it once more
-    until(lambda: state.has_second(result), timeout=AT_ONCE)
-
-    journal.let_all_go()
-
-    journal.wait_finished(2, "a", timeout=AT_ONCE)
-    state.wait_clean()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert [run.attempt for run in journal.runs("a")] == [0, 1]
 
 
 def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
     app.plain.delay("longest")
@@ -73,32 +53,6 @@ def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, jour
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     app.plain.delay("after them").get(timeout=AT_ONCE)
     state.wait_clean()
-    assert set(counts(journal).values()) == {1}, counts(journal)
-
-
-def test_parked_by_a_worker_killed_before_its_acknowledgement(
-    relay: Relay, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.start(SEAMS, concurrency=2, queues="alpha")
-    lost = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
-    app = workers.app(SEAMS)
-    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
-    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
-    until(lambda: relay.quiet_for(0.2))
-    relay.hold_replies()
-    state.wait_parked(app.one.delay("last"))
-
-    lost.kill()
-    assert len(unacknowledged(workers)) == 1
-    journal.let_all_go()
-    workers.start(SEAMS, concurrency=2)
-    journal.wait_finished(3, timeout=WITHIN_LEASE)
-    redeliver(workers)  # as the broker does once its visibility timeout is over
-
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    app.plain.delay("after them").get(timeout=AT_ONCE)
-    until(lambda: not state.holders, timeout=AT_ONCE)
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
@@ -133,7 +87,6 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
 def test_permits_survive_a_store_without_some_scripts(
     redis: Redis, workers: Workers, journal: Journal, state: State
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=1, queues="alpha")
     app = workers.app(SEAMS)
     pair = state.limit("tests.support.apps.seams.pair")
@@ -158,39 +111,11 @@ def test_permits_survive_a_store_without_some_scripts(
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_tasks_put_off_when_the_broker_connection_is_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    with new_server() as store:
-        workers.conf["throttle_url"] = store.url
-        worker = workers.start(SEAMS, concurrency=3)
-        app = workers.app(SEAMS)
-        journal.wait_begun(app.crowded.delay("first"))
-        state.wait_parked(*(app.app.send_task(app.crowded.name, [f"parked {number}"]) for number in range(2)))
-        # By name: the task itself would refuse to be published.
-        put_off = [app.app.send_task(app.crowded.name, [f"put off {number}"]) for number in range(3)]
-        for result in put_off:
-            worker.wait_for_log(rf"{result.id}\] received")
-        until(lambda: len(unacknowledged(workers)) == 3)
-        time.sleep(PUT_OFF_LONG)
-        cut(own_server)
-        for result in put_off:
-            worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
-        journal.let_all_go()
-
-        journal.wait_finished(6, timeout=40)
-        always(lambda: len(journal.runs()) == 6, seconds=COMES_AGAIN)
-        until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-        state.wait_clean()
-
-
-@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_identity_of_a_grant_after_a_lost_broker_connection(
     own_server: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
     with new_server() as store, Relay(store.port) as relay:
-        workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=store.url)
+        workers.conf.update(throttle_url=store.url)
         worker = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(SEAMS)
         journal.let_go("before")
@@ -220,28 +145,3 @@ def test_identity_of_a_grant_after_a_lost_broker_connection(
         journal.wait_finished(1, "a", timeout=AT_ONCE)
         until(lambda: app.once.locked_by("a") is None, timeout=AT_ONCE)
         assert counts(journal)["a"] == 1
-
-
-def test_identity_of_an_early_acknowledged_task_with_a_lost_end(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, server: EmbeddedServer, redis: Redis
-) -> None:
-    """Its message is gone, as Celery has it: the next call has to run, at the latest when its worker has stopped."""
-    assert redis.ping()
-    workers.broker, workers.backend = server.url, own_server.url  # away when the body ends
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    stopping = workers.start(SEAMS, pool="threads", concurrency=2)
-    app = workers.app(SEAMS)
-    first = app.once.delay("a").id  # no result outlives its backend here
-    journal.wait_running(1, "a")
-
-    own_server.kill()
-    journal.let_go("a")
-    journal.wait_finished(1, "a")
-    stopping.wait_for_log("ConnectionError", timeout=40)
-    own_server.restart()
-    stopping.term()
-    stopping.wait()
-    workers.start(SEAMS, concurrency=2)
-
-    until(lambda: app.once.delay("a").id != first, timeout=AT_ONCE, every=0.5)
-    journal.wait_finished(2, "a", timeout=AT_ONCE)

@@ -10,7 +10,6 @@ import pytest
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     NO_LOOK,
     counts,
     most_at_once,
@@ -26,7 +25,6 @@ CUSTOM = "tests.support.apps.custom"
 
 
 def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.env.update(NO_LOOK)
     stopping = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
@@ -66,7 +64,6 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
 
 
 def test_warm_shutdown_gives_back_tasks_without_a_slot(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
     journal.wait_begun(app.pair.delay("first"))
@@ -91,7 +88,7 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
     workers: Workers, journal: Journal, state: State, tmp_path: Path
 ) -> None:
     """A process has just been lost, and the next is not ready: the jobs of the pool will not run here any more."""
-    workers.conf.update(throttle_lease=LONG_LEASE, worker_proc_alive_timeout=60)
+    workers.conf.update(worker_proc_alive_timeout=60)
     sign = tmp_path / "no entry"
     stopping = workers.start(DOORS, concurrency=2, env={"SIGN": str(sign)})
     app = workers.app(DOORS)
@@ -119,16 +116,16 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
 
 
 def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
+    """Started and unacknowledged tasks run again, whether the broker has the message or the store."""
     stopping = workers.start(DOORS, concurrency=4)
     app = workers.app(DOORS)
+    app.hold.delay("early")
     app.twice.delay("late direct")
     app.hold_again.delay("zero")
-    journal.wait_running(2)
+    journal.wait_running(3)
     late_resumed = app.hold_again.delay("late resumed")
-    state.wait_parked(late_resumed)
-    parked = app.hold_again.delay("late parked")
-    state.wait_parked(parked)
+    state.wait_parked(late_resumed, app.hold.delay("early parked"))
+    state.wait_parked(app.hold_again.delay("late parked"))
     journal.let_go("zero")
     journal.wait_running(1, "late resumed")
     victims = stopping.children()
@@ -140,31 +137,17 @@ def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None
     redeliver(workers)
     journal.let_all_go()
 
-    # Started and unacknowledged tasks run again, whether the broker has the message or the store.
-    wait_returned(journal, 4, timeout=AT_ONCE)
+    wait_returned(journal, 5, timeout=AT_ONCE)
     state.wait_clean()
-    assert counts(journal) == {"late direct": 2, "zero": 1, "late resumed": 2, "late parked": 1}
-    assert {most_at_once(journal, task) for task in (".hold_again", ".twice")} == {1}
-
-
-def test_cold_shutdown_drops_early_acknowledged_tasks(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    stopping = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(app.hold.delay("next"))
-    victims = stopping.children()
-    workers.start(DOORS, concurrency=2)
-
-    stopping.quit()
-    stopping.wait()
-    journal.killed(victims)
-    journal.let_all_go()
-
-    wait_returned(journal, 1, timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1, "next": 1}
-    assert most_at_once(journal, ".hold") == 1
+    assert counts(journal) == {
+        "early": 1,
+        "early parked": 1,
+        "late direct": 2,
+        "zero": 1,
+        "late resumed": 2,
+        "late parked": 1,
+    }
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_again", ".twice")} == {1}
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_late"])
@@ -173,7 +156,6 @@ def test_threads_that_a_cold_shutdown_cannot_end(
     workers: Workers, journal: Journal, state: State, task: str, before: str
 ) -> None:
     """Celery's pool of threads cannot end them, and Python waits for them: until then they have their permits."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, pool="threads", concurrency=2)
     app = workers.app(DOORS)
     getattr(app, task).delay("first")
@@ -199,7 +181,6 @@ def test_threads_that_a_cold_shutdown_cannot_end(
 
 def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
     """The signal handler raises in the middle of that; the thread goes on."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(CUSTOM, pool="threads", concurrency=2)
     app = workers.app(CUSTOM)
     journal.wait_begun(app.hooked.delay("handed", 60))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.failures.tools import DOORS, counts
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -18,7 +18,7 @@ def test_many_large_messages_are_parked_over_a_slow_network(
     workers: Workers, journal: Journal, state: State, relay: Relay, pool: str
 ) -> None:
     """All together they take 16 seconds; the store is taken for lost after one of silence."""
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url, worker_prefetch_multiplier=0)
+    workers.conf.update(throttle_url=relay.url, worker_prefetch_multiplier=0)
     slow = workers.start(DOORS, concurrency=1, pool=pool)
     app = workers.app(DOORS)
     state.limit("tests.support.apps.doors.hold").pause()
@@ -35,26 +35,3 @@ def test_many_large_messages_are_parked_over_a_slow_network(
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert journal.order() == [str(number) for number in range(len(sent))]
-
-
-def test_message_that_takes_longer_than_the_store_timeout(
-    workers: Workers, journal: Journal, state: State, relay: Relay
-) -> None:
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url)
-    slow = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    state.limit("tests.support.apps.doors.hold").pause()
-    relay.calls_per_second = MEGABYTE
-
-    large = app.hold.delay("large", "x" * 6 * MEGABYTE)
-    slow.wait_for_log("received")
-    app.plain.delay("plain")
-    journal.wait_running(1, "plain")  # bytes on their way do not block the worker
-    assert f"{large.id}] parked" not in slow.log()
-
-    state.wait_parked(large)
-    assert "lost the store" not in slow.log()
-    journal.let_all_go()
-    state.limit("tests.support.apps.doors.hold").resume()
-    journal.wait_finished(2, timeout=AT_ONCE)
-    state.wait_clean()

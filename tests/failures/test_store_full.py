@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_throttle.errors import StoreUnavailable
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, queued, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, counts, most_at_once, unacknowledged
 from tests.support.journal import Journal
+from tests.support.remote import throttle_in
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import until
 from tests.support.workers import Workers
 
 pytestmark = [
@@ -17,8 +20,6 @@ pytestmark = [
 ]
 
 LIMITED = "tests.support.apps.limited"
-#: Calls that a worker which stops may have refused in five seconds: it tries a few times, once a second.
-MOST_REFUSED = 60
 
 
 def fill(state: State) -> None:
@@ -32,7 +33,6 @@ def make_room(state: State) -> None:
 
 
 def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
@@ -43,6 +43,18 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     waiting = [app.hold.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("the store refused a call")
     worker.wait_for_log("received", times=5)
+
+    def refused() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["groups"][0]["refuses"] and said["held_back"]["count"] == len(waiting) else None
+
+    said = until(refused, timeout=AT_ONCE)
+    assert said["groups"][0]["up"]
+    assert said["groups"][0]["errors"] >= 1
+    assert {(each["task_id"], each["why"]) for each in said["held_back"]["tasks"]} == {
+        (each.id, "store refuses") for each in waiting
+    }
+    assert said["held_back"]["counts"] == {"store refuses": len(waiting)}
     journal.let_go("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)
     assert state.parked == [parked.id]
@@ -66,33 +78,8 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     assert most_at_once(journal, ".hold") == 1
 
 
-def test_permit_freed_by_another_worker_while_the_store_is_full(
-    workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start(DOORS, concurrency=1, queues="first")
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
-
-    fill(state)
-    app.hold.delay("second")
-    app.hold.delay("third")
-    worker.wait_for_log("the store refused a call", times=2)
-    journal.let_all_go()
-
-    journal.wait_finished(3, timeout=AT_ONCE)  # still full
-    until(lambda: not unacknowledged(workers))
-    assert queued(workers) == 0
-    make_room(state)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert most_at_once(journal, ".hold") == 1
-
-
 def test_a_worker_that_starts_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
     """It still declares its limits, and its tasks run; a task that has to be parked waits until there is room."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     fill(state)
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -107,54 +94,8 @@ def test_a_worker_that_starts_while_the_store_is_full(workers: Workers, journal:
     state.wait_clean()
 
 
-def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, journal: Journal, state: State) -> None:
-    """Calls that need memory are refused again and again; ended runs are still reported."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    first = workers.start(LIMITED, concurrency=2, queues="first")
-    second = workers.start(LIMITED, concurrency=1)
-    app = workers.app(LIMITED)
-    journal.wait_begun(app.crowd.apply_async(["first"], queue="first"))
-
-    fill(state)
-    app.call.apply_async(["told"], queue="first")
-    app.crowd.delay("second")
-    for worker in (first, second):
-        worker.wait_for_log("the store refused a call", times=2)
-    journal.let_go("told", "first", "second")
-
-    journal.wait_finished(1, "second", timeout=AT_ONCE)  # still full
-    make_room(state)
-    journal.wait_finished(2, "told", timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"first": 1, "second": 1, "told": 2}
-
-
-def test_a_worker_that_stops_slowly_goes_on_trying_now_and_then(
-    workers: Workers, journal: Journal, state: State
-) -> None:
-    """While one of its tasks runs for long, and another one cannot be sent back."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(LIMITED, concurrency=2)
-    app = workers.app(LIMITED)
-    journal.wait_begun(app.crowd.delay("long"))
-    fill(state)
-    app.call.delay("told")
-    worker.wait_for_log("the store refused a call")
-
-    worker.term()
-    worker.wait_for_log("Warm shutdown")
-    always(lambda: worker.log().count("the store refused a call") < MOST_REFUSED, seconds=5)
-    make_room(state)
-    journal.let_go("long", "told")
-    worker.wait()
-    workers.start(LIMITED, concurrency=2)
-    journal.wait_finished(2, "told", timeout=AT_ONCE)
-    state.wait_clean()
-
-
 def test_stopping_worker_with_tasks_that_cannot_go_back(workers: Workers, journal: Journal, state: State) -> None:
     """The broker has the one that is acknowledged late; the other is lost, and its result reports that."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     fill(state)

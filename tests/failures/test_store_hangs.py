@@ -101,26 +101,32 @@ async def publish_in_loop(app: Any) -> None:
     publish(app, "once", "crowded")
 
 
-@pytest.mark.parametrize("frozen_first", [True, False], ids=["new connection", "connected"])
-@pytest.mark.parametrize("name", ["once", "crowded", "both"])
-def test_publishing_waits_once(
-    store: EmbeddedServer, app: Any, attempts: Attempts, name: str, *, frozen_first: bool
+def book(app: Any) -> None:
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            gpu.reserve(app=app)
+
+
+WAITS_ONCE: dict[str, Callable[[Any], None]] = {
+    "a task that runs once": lambda app: publish(app, "once"),
+    "a task that may not be parked": lambda app: publish(app, "crowded"),
+    "a task with a lock and a limit of two groups": lambda app: publish(app, "both"),
+    "all tasks and groups together, which are in one server": lambda app: publish(app, "once", "crowded", "both"),
+    "an event loop": lambda app: asyncio.run(publish_in_loop(app)),
+    "a start that is booked": book,
+}
+
+
+@pytest.mark.parametrize("connected", [False, True], ids=["new connection", "connected"])
+@pytest.mark.parametrize("calls", WAITS_ONCE.values(), ids=WAITS_ONCE)
+def test_only_the_first_call_waits(
+    store: EmbeddedServer, app: Any, attempts: Attempts, calls: Callable[[Any], None], *, connected: bool
 ) -> None:
-    if not frozen_first:
-        app.tasks[name].delay(100)
+    if connected:
+        for name in ("once", "crowded", "both"):
+            app.tasks[name].delay(100)
     store.freeze()
-    assert attempts.during(lambda: publish(app, name)) == 1
-
-
-def test_all_calls_share_the_known_outage(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
-    """Of all tasks and groups: they are in one server."""
-    store.freeze()
-    assert attempts.during(lambda: publish(app, "once", "crowded", "both")) == 1
-
-
-def test_an_event_loop_waits_once(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
-    store.freeze()
-    assert attempts.during(lambda: asyncio.run(publish_in_loop(app))) == 1
+    assert attempts.during(lambda: calls(app)) == 1
 
 
 def test_one_call_finds_out_whether_it_is_back(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
@@ -183,16 +189,6 @@ def test_an_operator_asks_all_the_same(store: EmbeddedServer, app: Any, attempts
     store.thaw()
     assert app.tasks["once"].locked_by(1) is None
     assert attempts.during(lambda: app.tasks["once"].delay(50)) == 1  # since then it is known to be back
-
-
-def test_booking_a_start_waits_once(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
-    def book() -> None:
-        for _ in range(5):
-            with pytest.raises(StoreUnavailable, match="did not answer"):
-                gpu.reserve(app=app)
-
-    store.freeze()
-    assert attempts.during(book) == 1
 
 
 @pytest.mark.parametrize("action", ["run", "fail", "hold"])

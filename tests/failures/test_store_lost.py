@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -18,25 +17,23 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
-    LONG_LEASE,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
     most_at_once,
-    resume_one,
 )
 from tests.support.journal import Journal
 from tests.support.relay import Relay
+from tests.support.remote import throttle_in
 from tests.support.state import State
 from tests.support.waiting import always, until
-from tests.support.workers import BASIC, Workers
+from tests.support.workers import Workers
 
 EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
@@ -115,26 +112,8 @@ def test_errors_are_counted(store: EmbeddedServer, workers: Workers, journal: Jo
     until(lambda: told() == 3)
 
 
-def test_calls_that_the_store_refuses_are_counted(
-    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    with Redis.from_url(store.url) as client:
-        client.config_set("maxmemory", 1)
-        app.hold.delay("cannot be parked")
-        worker.wait_for_log("the store refused a call")
-        journal.let_all_go()
-        journal.wait_finished(2, timeout=AT_ONCE)
-        # Sent while it is full: a call that only gives back is never refused.
-        assert until(lambda: int(client.hget(Keys("throttle").key("meta"), "errors") or 0)) >= 1
-        client.config_set("maxmemory", 0)
-    state.wait_clean()
-
-
 def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="run")
+    workers.conf.update(throttle_on_store_error="run")
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
@@ -147,6 +126,10 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: S
     journal.wait_running(3, timeout=AT_ONCE)
     for result in (second, third):
         worker.wait_for_log(rf"hold\[{result.id}\] runs without a permit")
+    shown = throttle_in(app.app, worker)["unthrottled"]["tasks"]
+    need = {"limit": app.hold.name, "key": None, "permits": 1}
+    assert {(each["task_id"], each["queue"]) for each in shown} == {(second.id, "celery"), (third.id, "celery")}
+    assert [each["needs"] for each in shown] == [[need]] * 2
     journal.let_all_go()
     journal.wait_finished(3)
     store.restart()
@@ -156,7 +139,7 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, state: S
 
 
 def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="fail")
+    workers.conf.update(throttle_on_store_error="fail")
     app = workers.start_app(DOORS, concurrency=2)
     journal.wait_begun(app.hold.delay("first"))
     state.wait_parked(app.hold.delay("parked"))
@@ -198,24 +181,6 @@ def test_running_holders_put_themselves_back_after_a_restart(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
-def test_unanswered_call_keeps_no_plain_task_at_the_broker(
-    store: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    """The broker delivers one message at a time; a task whose call has no answer takes the place of another."""
-    workers.conf["worker_prefetch_multiplier"] = 1
-    app = workers.start_app(DOORS, concurrency=1)
-    journal.let_all_go()
-    app.hold.delay("first")
-    journal.wait_finished(1, "first")
-    store.freeze()
-    app.hold.delay("held")
-    app.plain.delay("plain")
-    journal.wait_finished(1, task="plain", timeout=AT_ONCE)
-    assert not journal.runs("held")
-    store.thaw()
-    journal.wait_finished(1, "held", timeout=AT_ONCE)
-
-
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_store_with_its_data_back_after_longer_than_a_lease(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State, how: str
@@ -248,34 +213,10 @@ def test_store_with_its_data_back_after_longer_than_a_lease(
 
 
 @EMPTY
-def test_reconnected_worker_first_puts_back_its_runs(
-    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    first = journal.wait_begun(app.hold.delay("first"))
-    store.kill()
-    held = app.hold.delay("held")
-    worker.wait_for_log(rf"{held.id}\] received")
-    worker.wait_for_log("cannot reach the store")
-
-    store.restart()
-
-    state.wait_parked(held)
-    assert state.holders == {first.id}
-    journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
-    state.wait_clean()
-    assert most_at_once(journal, ".hold") == 1
-
-
-@EMPTY
 def test_each_worker_puts_back_its_holders_after_a_flush(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """No connection broke, and the first call comes from a worker without holders."""
-    workers.conf["throttle_lease"] = LONG_LEASE
     app = workers.start_app(DOORS, concurrency=1, queues="runs")
     first = journal.wait_begun(app.hold.apply_async(["first"], queue="runs"))
 
@@ -288,28 +229,6 @@ def test_each_worker_puts_back_its_holders_after_a_flush(
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
     assert most_at_once(journal, ".hold") == 1
-
-
-@pytest.mark.usefixtures("store")
-def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
-    nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
-    workers.conf["throttle_lease"] = LONG_LEASE
-    app = workers.start_app(BASIC, count=2, concurrency=3)
-    for number in range(30):
-        app.work.delay(f"early {number}", 0.02)
-        app.work_late.delay(f"late {number}", 0.02)
-        app.plain.delay(f"plain {number}")
-
-    def done() -> bool:
-        with state.client() as client:
-            client.execute_command(*next(nagging).split())
-        return len(journal.finished()) >= 90
-
-    until(done, timeout=60, every=0.03, describe=lambda: f"{journal.summary()} {state.describe()}")
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert journal.max_running(task=".work") <= 2
-    assert journal.max_running(task=".work_late") <= 2
 
 
 def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: State) -> None:
@@ -328,6 +247,8 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: Sta
     frozen.thaw()
     frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold\[{first.id}\]")
     assert "lease_lost" not in other.log()
+    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
+    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
     journal.let_go("first")
     assert first.get(timeout=AT_ONCE) == "first"
 
@@ -342,66 +263,12 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, state: Sta
     assert redis.exists("unacked") == 0
 
 
-def test_lease_lost_to_a_second_run_of_the_same_task(workers: Workers, journal: Journal, state: State) -> None:
-    """As above, but the other worker runs the very task that the first one still runs: ids alone tell nothing."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    frozen = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    late = resume_one(app, journal, state)
-    workers.start(DOORS, concurrency=2)
-
-    frozen.freeze()
-    journal.wait_running(2, "late", timeout=WITHIN_LEASE)
-    third = app.hold_late.delay("third")
-    state.wait_parked(third)
-    frozen.thaw()
-    frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold_late\[{late.id}\]")
-    frozen.kill_child(journal.running("late")[0].pid)
-    frozen.wait_for_log("WorkerLostError", timeout=AT_ONCE)
-
-    always(
-        lambda: sum(state.used.values()) == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1
-    )
-    journal.let_all_go()
-    journal.wait_finished(1, "third", timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"zero": 1, "late": 2, "third": 1}
-
-
-@pytest.mark.usefixtures("store")
-def test_connections_that_a_child_has_inherited_break(workers: Workers, journal: Journal, state: State) -> None:
-    """A pool process that was replaced has the sockets of its worker: closed there, they are still in epoll."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    worker = workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    journal.let_all_go()
-    before = worker.children()
-    worker.kill_child()
-    until(lambda: len(set(worker.children()) - set(before)) == 1, describe="The lost child was not replaced.")
-
-    for cut in range(1, 4):
-        with state.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-            client.client_kill_filter(_type="pubsub", skipme=True)
-        for number in range(20):
-            app.pair.delay(f"{cut}: {number}")
-        # Ten times the usual duration; a loop that turns once a second starts four in this time.
-        journal.wait_finished(20 * cut, timeout=AT_ONCE)
-    with Redis.from_url(workers.broker) as broker:
-        broker.client_kill_filter(_type="normal", skipme=True)
-    app.pair.delay("the broker's, too")
-    journal.wait_finished(1, "the broker's, too", timeout=AT_ONCE)
-    assert "error in" not in worker.log()
-    assert set(counts(journal).values()) == {1}
-    state.wait_clean()
-
-
 @pytest.mark.parametrize("action", ["run", "fail"])
 def test_a_task_that_is_being_parked_waits_for_the_answer(
     relay: Relay, workers: Workers, journal: Journal, state: State, action: str
 ) -> None:
     """The store may have it."""
-    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error=action, throttle_url=relay.url)
+    workers.conf.update(throttle_on_store_error=action, throttle_url=relay.url)
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     client = Celery(broker=workers.broker, backend=workers.backend, set_as_current=False)

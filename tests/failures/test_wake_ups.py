@@ -1,7 +1,8 @@
-"""A free permit reaches a worker that can use it. The workers never look on their own here: a lost hint hangs."""
+"""A free permit reaches a worker that can use it. Most workers here never look on their own: a lost hint hangs."""
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import suppress
 
@@ -10,7 +11,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts
+from tests.failures.tools import AT_ONCE, DOORS, NO_LOOK, counts
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -20,7 +21,6 @@ from tests.support.workers import Workers
 
 @pytest.fixture(autouse=True)
 def only_hints(workers: Workers) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     workers.env.update(NO_LOOK)
 
 
@@ -86,6 +86,32 @@ def test_hints_that_are_refused_while_a_script_runs_arrive_later(
     journal.let_all_go()
     journal.wait_finished(1, "next", timeout=AT_ONCE)
     state.wait_clean()
+
+
+def test_user_without_rights_on_the_channel(
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    """Workers find everything by looking."""
+    with state.client() as client:
+        client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
+    workers.env["LOOK_EVERY"] = "0.5"
+    silent = {"throttle_url": f"redis://silent:secret@127.0.0.1:{store.port}/0"}
+    left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)
+    app = workers.start_app(DOORS, concurrency=2, queues="right", conf=silent)
+    shared = state.limit("shared")
+    shared.pause()
+    for number, task in enumerate([app.left, app.right, app.left, app.right]):
+        state.wait_parked(task.delay(str(number)))
+    shared.override(2)
+    journal.let_all_go()
+
+    shared.resume()  # the first worker to look starts its own, and has a hint for the other one
+
+    journal.wait_finished(4, timeout=AT_ONCE)
+    assert journal.max_running() <= 2
+    state.wait_clean()
+    said = [line for line in left.log().splitlines() if re.search(r"WARNING.*hints", line)]
+    assert len(said) == 1, said
 
 
 def subscribers(client: Redis) -> set[str]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from celery_throttle.core.keys import Keys
-from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
-    AT_ONCE,
     DOORS,
     SHORT_LEASE,
     WITHIN_LEASE,
-    StoreState,
     counts,
     most_at_once,
-    queued,
     redeliver,
-    unacknowledged,
 )
 from tests.support.journal import Journal
 from tests.support.state import State
@@ -24,9 +17,7 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 
-def test_direct_and_resumed_early_and_late_acknowledgement(
-    workers: Workers, journal: Journal, state: State, inside: StoreState
-) -> None:
+def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=5)
     app = workers.app(DOORS)
@@ -44,7 +35,8 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     app.hold_again.delay("late direct")
     journal.wait_finished(2)
     journal.wait_running(4)
-    until(lambda: early_resumed.id not in inside.messages)  # its start is in the store
+    with state.client() as client:  # until its start is in the store
+        until(lambda: not client.hexists(Keys("throttle").key("messages"), early_resumed.id))
     other = workers.start(DOORS, concurrency=5)
     assert set(state.parked) == {early_parked.id, late_parked.id}
 
@@ -68,54 +60,3 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     again = [run for run in journal.finished() if run.label in {"late direct", "late resumed"}]
     assert all(run.worker.startswith(other.name) and run.redelivered for run in again), again
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
-
-
-def test_unstarted_early_acknowledged_tasks_all_run_once(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("running"))
-    state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(5)))
-    app.plain.delay("plain")  # takes the last slot, so that the rest waits for one, unacknowledged, or in the broker
-    journal.wait_running(1, "plain")
-    for number in range(15):
-        app.pair.delay(f"unacknowledged {number}")
-    # As many as it prefetches: with fewer it may just be taking one, which the broker's own transport could lose.
-    until(lambda: len(unacknowledged(workers)) == 2 * 4)
-    assert queued(workers) > 0
-
-    lost.kill()
-    redeliver(workers)  # without a consumer, because it would deliver again a message that a worker has just received
-    workers.start(DOORS, concurrency=2)
-    journal.let_all_go()
-
-    journal.wait_finished(20, timeout=WITHIN_LEASE)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert len(counts(journal)) == 22
-    assert most_at_once(journal, ".hold") == 1
-    assert most_at_once(journal, ".pair") <= 2
-
-
-def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=1, queues="first")
-    other = workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.apply_async(["first"], queue="first"))
-    waiting = app.hold.delay("next")
-    state.wait_parked(waiting)
-    journal.let_go("next")
-
-    other.freeze()  # or it would see for itself
-    lost.kill()
-    with state.client() as client, client.pubsub(ignore_subscribe_messages=True) as hints:
-        hints.subscribe(Keys("throttle").wake)
-        until(lambda: app.app.tasks[REAP_TASK]() == 1, timeout=WITHIN_LEASE)
-        hint = until(lambda: hints.get_message(timeout=1))
-    assert re.fullmatch(rb"ready [0-9a-f]{8}:celery", hint["data"])  # the queue of workers that can start the task
-    assert (state.used, state.parked) == ({}, [waiting.id])
-    other.thaw()
-
-    journal.wait_finished(1, "next", timeout=AT_ONCE)
-    state.wait_clean()

@@ -1,18 +1,14 @@
-"""Tools for the tests of this directory: the store, the broker's unacknowledged messages."""
+"""Tools for the tests of this directory: the broker's messages, and the runs that lived at one time."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 from kombu import Connection, pools
 from redis import Redis
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
-from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
@@ -29,35 +25,10 @@ WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
 NO_LOOK = {"LOOK_EVERY": "3600"}
 
 
-class StoreState:
-    """The keys of the store, for tests that have no other way.
-
-    Args:
-        url: returns the address of the store at each use, because a test configures it after it got this fixture.
-    """
-
-    def __init__(self, url: Callable[[], str]) -> None:
-        self._url = url
-
-    @property
-    def messages(self) -> set[str]:
-        """Ids of the tasks whose message the store keeps."""
-        with Redis.from_url(self._url(), decode_responses=True, socket_timeout=5) as client:
-            found: Any = client.hkeys(Keys("throttle").key("messages"))
-        return {name.lstrip("\0") for name in found}
-
-
 def unacknowledged(workers: Workers) -> dict[str, float]:
     """Return the messages that the broker has given out and not got back, with the time when it gave each out."""
     with Redis.from_url(workers.broker, decode_responses=True) as client:
         return dict(client.zrange("unacked_index", 0, -1, withscores=True))
-
-
-def unacknowledged_names(workers: Workers) -> set[str]:
-    """Return the names of the tasks whose messages the broker has given out and not got back."""
-    with Redis.from_url(workers.broker, decode_responses=True) as client:
-        found: Any = client.hvals("unacked")
-    return {json.loads(each)[0]["headers"]["task"] for each in found}
 
 
 def queued(workers: Workers, queue: str = "celery") -> int:
@@ -81,16 +52,6 @@ def redeliver(workers: Workers) -> None:
             return all(now.get(tag) != given_out for tag, given_out in before.items())
 
         until(restored, timeout=30)
-
-
-def resume_one(app: Any, journal: Journal, state: State) -> Any:
-    """Return the result of a task ``late`` that came from the line and runs, so only the store has its message."""
-    journal.wait_begun(app.hold_late.delay("zero"))
-    late = app.hold_late.delay("late")
-    state.wait_parked(late)
-    journal.let_go("zero")
-    journal.wait_running(1, "late")
-    return late
 
 
 def most_at_once(journal: Journal, limit: str) -> int:
@@ -135,11 +96,3 @@ def script_calls(client: Redis) -> int:
     """Return how many scripts a server has run."""
     found: Any = client.info("commandstats")
     return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
-
-
-def corrupt_record(client: Redis, task_id: str, content: str | Callable[[bytes], bytes]) -> None:
-    """Overwrite the stored record of a task, or change it; only this function here has the place of that."""
-    key = Keys("throttle").key("records")
-    record: Any = client.hget(key, task_id)
-    assert record is not None, f"The store has no record of {task_id}."
-    client.hset(key, task_id, content if isinstance(content, str) else content(record))

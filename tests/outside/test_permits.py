@@ -40,9 +40,37 @@ def state(redis: Redis) -> State:
 
 
 @pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """The threads of other callers."""
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+@pytest.fixture
 def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
     """An app with a store of its own, to freeze and to fill."""
     made = Celery("shop", broker=own_server.url, set_as_current=False)
+    yield made
+    close(made)
+
+
+@pytest.fixture
+def own_state(own_server: EmbeddedServer) -> State:
+    """That of the store of `shop`."""
+    return State(lambda: own_server.url)
+
+
+@pytest.fixture
+def relay(own_server: EmbeddedServer) -> Iterator[Relay]:
+    """In front of the store of `shop`."""
+    with Relay(own_server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def far(relay: Relay) -> Iterator[Celery]:
+    """An app that reaches the store of `shop` through the relay."""
+    made = Celery("far", broker=relay.url, set_as_current=False)
     yield made
     close(made)
 
@@ -60,40 +88,21 @@ def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: Stat
     assert permit.release(), "again: the same answer"
 
 
-def test_first_come_first_served(gpu: Limit, app: Celery, state: State) -> None:
-    order: list[int] = []
-
-    def want(number: int) -> None:
-        with gpu.acquire(app=app):
-            order.append(number)
-
-    threads = [threading.Thread(target=want, args=(number,)) for number in range(5)]
-    with gpu.acquire(app=app):
-        for count, thread in enumerate(threads, 1):
-            thread.start()
-            state.wait_parked(count)
-    for thread in threads:
-        thread.join(20)
-    assert order == [0, 1, 2, 3, 4]
-    state.wait_empty()
-
-
-def test_full_line_is_reported_at_once(app: Celery, state: State) -> None:
+def test_full_line_is_reported_at_once(app: Celery, state: State, pool: ThreadPoolExecutor) -> None:
     gpu = Limit("gpu", 1, max_parked=1)
 
     async def one_more() -> None:
         await gpu.acquire_async(app=app)
 
     with gpu.acquire(app=app):
-        waiting = threading.Thread(target=lambda: gpu.acquire(app=app).release())
-        waiting.start()
+        waiting = pool.submit(gpu.acquire, app=app)
         state.wait_parked(1)
         with pytest.raises(NotAcquired, match="limit 'gpu' has as many parked tasks as max_parked allows"):
             gpu.acquire(20, app=app)
         with pytest.raises(NotAcquired, match="max_parked"):
             asyncio.run(asyncio.wait_for(one_more(), 20))
         assert state.count == 1
-    waiting.join(20)
+    waiting.result(20).release()
     state.wait_empty()
 
 
@@ -368,31 +377,28 @@ def test_caller_of_an_emptied_store_first_puts_back_its_permits(
 
 
 def test_idle_holder_puts_its_permit_back_before_new_grants(
-    gpu: Limit, shop: Celery, own_server: EmbeddedServer
+    gpu: Limit, shop: Celery, far: Celery, own_state: State
 ) -> None:
     """Though its lease is long, and it has nothing to say to the store."""
-    other = Celery("other", broker=own_server.url, set_as_current=False)
-    Limit("other", 1).acquire(app=other).release()  # which is connected to the store, too
-    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop) as held:
+    Limit("other", 1).acquire(app=far).release()  # which is connected to the store, too
+    with own_state.client() as client, gpu.acquire(app=shop) as held:
         client.flushall()
         with pytest.raises(NotAcquired):
-            gpu.acquire(6, app=other)
+            gpu.acquire(6, app=far)
         assert not held.lost
-        assert State.at(client).used == {"gpu": 1}
-    close(other)
+        assert own_state.used == {"gpu": 1}
 
 
-def test_waiting_callers_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+def test_waiting_callers_line_up_again_in_an_emptied_store(
+    gpu: Limit, app: Celery, redis: Redis, state: State, pool: ThreadPoolExecutor
+) -> None:
     held = gpu.acquire(app=app)
-    got: list[bool] = []
-    thread = threading.Thread(target=lambda: got.append(gpu.acquire(20, app=app).release()))
-    thread.start()
+    got = pool.submit(gpu.acquire, 20, app=app)
     state.wait_parked(1)
     redis.flushall()
     state.wait_parked(1)
     held.release()
-    thread.join(20)
-    assert got == [True]
+    assert got.result(20).release()
     state.wait_empty()
 
 
@@ -491,108 +497,92 @@ def test_without_a_store_it_does_as_tasks_do(
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_held_until_the_store_is_back(how: str, gpu: Limit, own_server: EmbeddedServer) -> None:
-    got: Future[Permit] = Future()
-    with Relay(own_server.port) as relay:
-        far = Celery("far", broker=relay.url, set_as_current=False)
+def test_held_until_the_store_is_back(
+    how: str, gpu: Limit, far: Celery, relay: Relay, pool: ThreadPoolExecutor
+) -> None:
+    relay.refuse()
+    got = pool.submit(acquire, gpu, far, None, how=how)
+    until(lambda: len(relay.attempts) > 1)
+    assert not got.done()
+    relay.accept()
+    assert got.result(20).release()
+
+
+def test_a_store_that_is_away_is_asked_twice_a_second(
+    gpu: Limit, shop: Celery, far: Celery, relay: Relay, own_state: State, pool: ThreadPoolExecutor
+) -> None:
+    with gpu.acquire(app=shop):
+        got = pool.submit(gpu.acquire, app=far)
+        own_state.wait_parked(1)
+        known = len(relay.attempts)
         relay.refuse()
-        thread = threading.Thread(target=lambda: got.set_result(acquire(gpu, far, None, how=how)))
-        thread.start()
-        until(lambda: len(relay.attempts) > 1)
-        assert not got.done()
+        asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
+        assert asked[4] - asked[1] > 0.75, "three pauses"
         relay.accept()
-        assert got.result(20).release()
-        thread.join(20)
-        close(far)
-
-
-def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
-    got: Future[Permit] = Future()
-    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
-        far = Celery("far", broker=relay.url, set_as_current=False)
-        thread = threading.Thread(target=lambda: got.set_result(gpu.acquire(app=far)), daemon=True)
-        with gpu.acquire(app=shop):
-            thread.start()
-            State.at(client).wait_parked(1)
-            known = len(relay.attempts)
-            relay.refuse()
-            asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
-            assert asked[4] - asked[1] > 0.75, "three pauses"
-            relay.accept()
-        assert got.result(20).release()
-        thread.join(20)
-        close(far)
+    assert got.result(20).release()
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_caller_stuck_in_line_gets_a_store_error(
-    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    gpu: Limit,
+    shop: Celery,
+    own_server: EmbeddedServer,
+    own_state: State,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    errors: list[BaseException] = []
-
-    def want() -> None:
-        try:
-            acquire(gpu, shop, 1.5, how=how)
-        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
-            errors.append(error)
-
-    thread = threading.Thread(target=want)
-    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop):
-        thread.start()
-        State.at(client).wait_parked(1)
+    with gpu.acquire(app=shop):
+        wanted = pool.submit(acquire, gpu, shop, 1.5, how=how)
+        own_state.wait_parked(1)
         with monkeypatch.context() as patch:
             patch.setattr(permits, "_ANSWER", 0.3)
             own_server.freeze()
-            thread.join(20)
+            assert type(wanted.exception(20)) is StoreUnavailable
         own_server.thaw()
-    assert [type(error) for error in errors] == [StoreUnavailable]
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_permit_without_a_waiting_caller_is_given_back(
-    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    how: str,
+    gpu: Limit,
+    shop: Celery,
+    far: Celery,
+    relay: Relay,
+    own_state: State,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    errors: list[BaseException] = []
     monkeypatch.setattr(permits, "_ANSWER", 0.3)
-
-    def want(app: Celery) -> None:
-        try:
-            acquire(gpu, app, 3, how=how)
-        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
-            errors.append(error)
-
-    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
-        state, far = State.at(client), Celery("far", broker=relay.url, set_as_current=False)
-        with gpu.acquire(app=shop):
-            thread = threading.Thread(target=want, args=(far,))
-            thread.start()
-            state.wait_parked(1)
-            until(lambda: relay.quiet_for(0.3))  # it has the answer
-            relay.hold_replies()
-        until(lambda: state.used == {"gpu": 1} and not state.count, describe="It does not look.")
-        thread.join(20)
-        assert [type(error) for error in errors] == [StoreUnavailable]
-        relay.pass_replies()
-        state.wait_empty()
-        close(far)
+    with gpu.acquire(app=shop):
+        wanted = pool.submit(acquire, gpu, far, 3, how=how)
+        own_state.wait_parked(1)
+        until(lambda: relay.quiet_for(0.3))  # it has the answer
+        relay.hold_replies()
+    until(lambda: own_state.used == {"gpu": 1} and not own_state.count, describe="It does not look.")
+    assert type(wanted.exception(20)) is StoreUnavailable
+    relay.pass_replies()
+    own_state.wait_empty()
 
 
-def test_user_without_a_right_to_hints_looks_now_and_then(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
-    with Redis.from_url(own_server.url) as client:
+def test_user_without_a_right_to_hints_looks_now_and_then(
+    gpu: Limit, shop: Celery, own_server: EmbeddedServer, own_state: State, pool: ThreadPoolExecutor
+) -> None:
+    mute = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
+    with own_state.client() as client:
         client.execute_command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "resetchannels")
-        app = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
-        thread = threading.Thread(target=lambda: gpu.acquire(20, app=app).release())
         with gpu.acquire(app=shop):
-            thread.start()
-            State.at(client).wait_parked(1)
+            got = pool.submit(gpu.acquire, 20, app=mute)
+            own_state.wait_parked(1)
             calls = script_calls(client)
             always(lambda: script_calls(client) - calls < 10, seconds=1)
-        thread.join(20)
-        State.at(client).wait_empty()
-        close(app)
+        assert got.result(20).release()
+    close(mute)
 
 
-def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
+def test_a_full_store_takes_back_permits_at_once(
+    gpu: Limit, shop: Celery, own_state: State, pool: ThreadPoolExecutor
+) -> None:
     """Though it has no room for callers in the same process that want to get in line."""
     released: list[bool] = []
 
@@ -605,17 +595,14 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
                 continue
             released.append(permit.release())
 
-    with Redis.from_url(own_server.url) as client:
+    with own_state.client() as client:
         with gpu.acquire(app=shop):
             client.config_set("maxmemory", 1)
             with pytest.raises(StoreUnavailable, match="maxmemory"):
                 gpu.acquire(0.1, app=shop)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert State.at(client).is_empty()
+        for worked in [pool.submit(work) for _ in range(4)]:
+            worked.result(20)
+        assert own_state.is_empty()
         assert len(released) > 10
         with gpu.acquire(0, app=shop):
             client.config_set("maxmemory", 0)
@@ -709,7 +696,7 @@ sys.exit(sys.argv[2])
 
 
 def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, state: State) -> None:
-    """Its lease would be held for a minute."""
+    """And its places in line; both would last for a lease."""
     command = [sys.executable, "-c", _ENDS, server.url, "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         state.wait_parked(1)
@@ -717,35 +704,10 @@ def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, 
     assert state.is_empty()
 
 
-_WAITS = """
-import sys, threading
-from celery import Celery
-from celery_throttle import Limit
-app = Celery(broker=sys.argv[1])
-threading.Thread(target=lambda: Limit("gpu", 1).acquire(app=app), daemon=True).start()
-sys.stdin.readline()
-"""
-
-
-def test_normal_end_of_a_waiting_program_leaves_the_line(
-    server: EmbeddedServer, gpu: Limit, app: Celery, state: State
-) -> None:
-    """Its place would last for a lease."""
-    with gpu.acquire(app=app):
-        command = [sys.executable, "-c", _WAITS, server.url]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
-            state.wait_parked(1)
-            program.communicate("\n")
-        assert state.count == 0
-
-
-def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
+def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer, own_state: State) -> None:
     command = [sys.executable, "-c", _ENDS, own_server.url, "0"]
-    with (
-        Redis.from_url(own_server.url) as client,
-        subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program,
-    ):
-        State.at(client).wait_parked(1)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
+        own_state.wait_parked(1)
         own_server.freeze()
         program.communicate("\n", timeout=20)
         own_server.thaw()
@@ -766,15 +728,14 @@ began.wait()
 """
 
 
-def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_server: EmbeddedServer) -> None:
+def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_state: State) -> None:
     outside = outside_of(shop, None)
     asking = outside.ask("1:gpu", ("gpu", "1"), waits=False)
     assert asking.permit.result(10)
     outside.end()
     until(lambda: outside.is_idle)
     outside.hold(asking.arrival, weakref.WeakMethod(_Caller().renewed))
-    with Redis.from_url(own_server.url) as client:
-        assert State.at(client).is_empty()
+    assert own_state.is_empty()
 
 
 class _Caller:

@@ -1,4 +1,4 @@
-"""A reply that gets lost, a client that does not wait for one, and a store whose time stands still."""
+"""A client that does not wait for a reply, and a store whose time stands still."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from redis import Connection, Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -21,35 +20,6 @@ from celery_throttle.store.scripts import Call, Script, execute
 
 _TIME = "('TIME')"
 _CLOCK = "{clock}"
-
-
-class ForgetfulConnection(Connection):
-    """Loses replies on request, after the server has carried out the command."""
-
-    losing = 0
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        reply = super().read_response(*args, **options)
-        if ForgetfulConnection.losing:
-            ForgetfulConnection.losing -= 1
-            raise RedisConnectionError("the reply is lost")
-        return reply
-
-
-def forgetful_client(url: str) -> Redis:
-    """Return a client that sends a command once more when its reply is lost, as redis-py does by default."""
-    # Up to redis-py 5 the errors to retry have to be listed.
-    retried = [RedisConnectionError]
-    client: Redis = Redis.from_url(
-        url, connection_class=ForgetfulConnection, retry=Retry(NoBackoff(), 1), retry_on_error=retried
-    )
-    client.ping()
-    return client
-
-
-def lose_a_reply() -> None:
-    """Let the next reply of a forgetful client get lost."""
-    ForgetfulConnection.losing = 1
 
 
 class ImpatientConnection(Connection):

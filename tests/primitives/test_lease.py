@@ -28,7 +28,7 @@ from celery_throttle.primitives import lease as leases
 from celery_throttle.primitives import lock, semaphore
 from celery_throttle.primitives.driving import ask, run
 from celery_throttle.store.scripts import Call
-from tests.primitives.faults import forgetful_client, impatience, impatient_client, lose_a_reply
+from tests.primitives.faults import impatience, impatient_client
 from tests.primitives.leased import KINDS, LeasedLock
 from tests.primitives.pace import end_here, look_often, renew_often
 from tests.primitives.resending import Resending
@@ -191,19 +191,6 @@ def test_calls_sent_twice_are_one(resending: Resending, kind: type[LeasedLock], 
     resending.between = lambda: other.take().release()
     assert held.release() is True
     assert not held.lost
-
-
-def test_retries_of_redis_py_itself(kind: type[LeasedLock], redis: Redis, server: EmbeddedServer) -> None:
-    """The connection breaks after the server has carried out the call."""
-    with forgetful_client(server.url) as client:
-        one = kind(SyncSide(), client, redis)
-        one.take().release()  # teaches the server the scripts
-        lose_a_reply()
-        held = one.take()
-        for step in (held.renew, held.release):
-            lose_a_reply()
-            assert step() is True
-    assert one.shown() is None
 
 
 def test_a_release_that_failed_can_be_repeated(kind: type[LeasedLock], own_server: EmbeddedServer) -> None:
@@ -401,6 +388,19 @@ def test_release_wakes_the_waiting_caller(one: LeasedLock, other: LeasedLock, po
     held.release()
     assert one.number(future.result(20)) > other.number(held)
     until(lambda: one.waiting() == 0)
+
+
+def test_connections_and_scripts_lost_while_waiting(
+    one: LeasedLock, other: LeasedLock, redis: Redis, pool: ThreadPoolExecutor
+) -> None:
+    """The hints of a waiting call are on a connection of their own, which the server or a proxy may close."""
+    held = other.take()
+    future = pool.submit(one.acquire, blocking=True, timeout=30)
+    until(lambda: one.waiting() == 1)
+    redis.script_flush()
+    redis.client_kill_filter(_type="pubsub")
+    held.release()
+    assert future.result(20)
 
 
 def test_the_timeout_is_kept(one: LeasedLock) -> None:

@@ -16,13 +16,12 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.errors import ConfigurationError, LeaseLost
+from celery_throttle.errors import LeaseLost
 from celery_throttle.primitives import IdentityLock, lock
 from celery_throttle.primitives import lease as leases
 from celery_throttle.primitives.driving import ask
 from celery_throttle.store.scripts import Call
 from tests.primitives.hints import listening
-from tests.primitives.resending import Resending
 from tests.primitives.sides import AsyncioSide
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -111,22 +110,11 @@ def test_all_keys_share_a_hash_tag_and_all_but_one_end(locks: Any, redis: Redis)
 # -- fencing tokens ----------------------------------------------------------------------------------------------------
 
 
-def test_tokens_grow_though_the_data_is_lost(locks: Any, redis: Redis) -> None:
-    before = take(locks).fencing_token
-    redis.flushall()
-    assert take(locks).fencing_token > before
-
-
 def test_tokens_grow_though_the_clock_is_set_back(locks: Any, redis: Redis) -> None:
     """The last token is ahead of the time: exactly one more, though it needs all digits."""
     redis.set(FENCE, 8_000_000_000_000_001)
     assert take(locks, "a").fencing_token == 8_000_000_000_000_002
     assert take(locks, "b").fencing_token == 8_000_000_000_000_003
-
-
-def test_no_two_grants_have_the_same_token(locks: Any, pool: ThreadPoolExecutor) -> None:
-    held = list(pool.map(lambda n: locks.acquire(f"id {n}"), range(400)))
-    assert len({lock.fencing_token for lock in held}) == 400
 
 
 # -- forgetting --------------------------------------------------------------------------------------------------------
@@ -142,22 +130,6 @@ def test_forgetting_takes_it_away_from_its_holder(locks: Any) -> None:
     assert held.release() is False
 
 
-def test_only_the_grant_that_was_looked_at_is_forgotten(locks: Any) -> None:
-    """The operator thinks for a while; in between another caller gets the lock."""
-    seen = take(locks)
-    seen.release()
-    held = take(locks)
-    assert locks.forget("a", seen.fencing_token) is False
-    assert locks.forget("b", held.fencing_token) is False
-    assert held.renew()
-
-
-def test_a_forget_sent_twice_is_one(resending: Resending, redis: Redis) -> None:
-    held = take(IdentityLock(redis))
-    assert IdentityLock(resending).forget("a", held.fencing_token) is True
-    assert held.release() is False
-
-
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
@@ -168,16 +140,6 @@ def test_operator_that_forgets_the_lock_wakes_too(locks: Any, redis: Redis, pool
     until(lambda: listening(redis) == 1)
     locks.forget("a", held.fencing_token)
     assert future.result(20).renew()
-
-
-def test_connections_lost_while_waiting(locks: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """The hints of a waiting call are on a connection of their own, which the server or a proxy may close."""
-    held = take(locks)
-    future = pool.submit(locks.acquire, "a", blocking=True, timeout=30)
-    until(lambda: listening(redis) == 1)
-    redis.client_kill_filter(_type="pubsub")
-    held.release()
-    assert future.result(20)
 
 
 @pytest.mark.usefixtures("only_hints")
@@ -284,38 +246,3 @@ def test_a_full_server_lets_renew_and_release(own_server: EmbeddedServer) -> Non
         assert held.renew()
         assert held.release()
         assert locks.forget("b", other.fencing_token)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"lease": lease}, "lease must be seconds") for lease in (0, True, float("nan"), float("inf"), "60")),
-        *(({"owner": owner}, "owner must be") for owner in ("", b"me", "a\nb", "a" * 201)),
-        *(({"blocking": True, "timeout": wrong}, "timeout must be") for wrong in (-1, float("nan"), "1")),
-        ({"timeout": 1}, "blocking=True"),
-        *(({"identity": wrong}, "identity must be str or bytes") for wrong in (None, 17, ["a"], ("a", 1))),
-    ],
-)
-def test_wrong_arguments_are_refused(locks: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        locks.acquire(**{"identity": "a", **options})
-    if "identity" in options:
-        for use in (locks.locked_by, lambda wrong: locks.forget(wrong, 1)):
-            with pytest.raises(ConfigurationError, match=message):
-                use(options["identity"])
-    assert locks.locked_by("a") is None
-
-
-@pytest.mark.parametrize("token", [None, "1", True, 1.0])
-def test_wrong_tokens_are_refused(locks: Any, token: Any) -> None:
-    """An empty one, above all, must not mean any."""
-    held = take(locks)
-    with pytest.raises(ConfigurationError, match="fencing_token must be"):
-        locks.forget("a", token)
-    assert held.renew()
-
-
-@pytest.mark.parametrize("options", [{"prefix": ""}, {"prefix": "a{b}"}, {"prefix": 1}, {"lease": 0}])
-def test_wrong_settings_are_refused(make: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        make("IdentityLock", **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from fractions import Fraction
@@ -25,12 +24,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.core.rates import Rate, read_rates
-from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import Decision, RateLimiter, rate
-from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
-from tests.primitives.sides import SyncSide
-from tests.store.cost import commands
+from tests.primitives.faults import StoreClock
+from tests.primitives.resending import Resending
 from tests.support.machines import run_machine
 
 SECOND = 1_000_000
@@ -172,19 +169,6 @@ def test_cost_beyond_the_burst_waits_for_all_and_delays_the_next(make: Callable[
     assert api.acquire(5).retry_after == pytest.approx(2 * 0.6)
 
 
-def test_thirds_and_sevenths_are_exact(make: Callable[..., Any], clock: StoreClock) -> None:
-    """Seven a minute is seven a minute, not nearly: each start is at the first microsecond that is not too early."""
-    assert starts(make("api", "7/m"), clock, 15) == [ceil(Fraction(60 * SECOND * n, 7)) for n in range(15)]
-
-
-def test_faster_than_the_clock_ticks(make: Callable[..., Any], clock: StoreClock) -> None:
-    api = make("api", "3000000/s", burst=3_000_000)
-    assert [api.acquire(1_000_000).remaining for _ in range(3)] == [2_000_000, 1_000_000, 0]
-    assert api.acquire(1_000_000).retry_after == 0.333334
-    clock.move(333_333)
-    assert api.peek().remaining == 999_999
-
-
 def test_all_rates_or_none(make: Callable[..., Any], clock: StoreClock) -> None:
     api = make("api", ["2/s", Rate(3, "h")], burst=[2, 3])
     assert api.acquire().remaining == 1
@@ -195,14 +179,6 @@ def test_all_rates_or_none(make: Callable[..., Any], clock: StoreClock) -> None:
     assert api.acquire().remaining == 0
     assert api.acquire() == Decision(allowed=False, retry_after=1199.0, remaining=0)
     assert make("api", "2/s", burst=2).peek().remaining == 1
-
-
-def test_two_rates_of_one_unit(make: Callable[..., Any], clock: StoreClock) -> None:
-    """Ten a second in the long run, twenty in a row, but never more than fifty a second."""
-    assert starts(make("api", ["10/s", "50/s"], burst=[20, 1]), clock, 27)[::5] == [
-        *(0, 100_000, 200_000, 300_000),
-        *(400_000, 600_000),
-    ]
 
 
 def test_each_rate_counts_a_start_when_it_happens(make: Callable[..., Any], clock: StoreClock) -> None:
@@ -256,17 +232,6 @@ def test_the_last_reservation_can_be_given_back(make: Callable[..., Any]) -> Non
     assert [api.peek(cost) for cost in (1, 2, 5)] == before
 
 
-@pytest.mark.usefixtures("clock")
-def test_booking_before_later_ones_cannot_be_given_back(make: Callable[..., Any]) -> None:
-    api = make("api", "2/s")
-    first, second = api.reserve(), api.reserve()
-    assert not first.cancel()
-    assert second.cancel()
-    assert api.reserve().delay == 0.5
-    assert not second.cancel()
-    assert api.reserve().delay == 1.0
-
-
 def test_a_limiter_with_one_more_rate_can_give_it_back(make: Callable[..., Any]) -> None:
     """As the program is after a rate was added: nothing was booked in that."""
     slot = make("api", "1/h").reserve()
@@ -291,53 +256,17 @@ def test_peeking_changes_nothing(make: Callable[..., Any], redis: Redis) -> None
     assert api.peek(2).retry_after == 1.0
 
 
-def test_a_call_with_an_id_books_once(make: Callable[..., Any], clock: StoreClock) -> None:
-    """As long as there is no other booking in between; then a start is wasted, but none is given twice."""
-    api = make("api", "2/s")
-    first = api.reserve(call_id="a")
-    clock.move(100)
-    again = api.reserve(call_id="a")
-    assert again.start == first.start
-    assert api.reserve(call_id="b").start == first.start + timedelta(seconds=0.5)
-    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
-    assert again.cancel()
-    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
-    assert api.acquire(call_id="c").retry_after == pytest.approx(1.4999)
-    clock.move(1_499_900)
-    for passed in (0, 100):
-        clock.move(passed)
-        assert api.acquire(call_id="c") == Decision(allowed=True, retry_after=0.0, remaining=0)
-        assert api.reserve(call_id="c").delay == 0.0
-    assert not api.acquire(call_id="d").allowed
-
-
-@pytest.mark.usefixtures("clock")
-def test_a_start_in_the_future_is_none_now(make: Callable[..., Any]) -> None:
-    """Not for another method with the same id either."""
-    api = make("api", "2/s")
-    api.acquire()
-    api.reserve(call_id="a")
-    assert api.acquire(call_id="a") == Decision(allowed=False, retry_after=0.5, remaining=0)
-    assert not api.reserve(max_wait=0.1, call_id="a")
-    assert api.reserve(call_id="a").delay == 0.5
-
-
-def test_a_lost_reply(server: EmbeddedServer, redis: Redis, clock: StoreClock) -> None:
+def test_a_lost_reply(resending: Resending, redis: Redis, clock: StoreClock) -> None:
     """The retry of redis-py is the same call."""
-    with forgetful_client(server.url) as client:
-        api = RateLimiter(client, "api", "2/s")
-        api.peek()
-        api.reserve()
-        lose_a_reply()
-        slot = api.reserve()
-        assert slot.delay == 0.5
-        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 1.0
-        lose_a_reply()
-        assert slot.cancel()
-        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 0.5
-        clock.move(SECOND)
-        lose_a_reply()
-        assert api.acquire()
+    api, looks = RateLimiter(resending, "api", "2/s"), RateLimiter(redis, "api", "2/s")
+    looks.reserve()
+    slot = api.reserve()
+    assert slot.delay == 0.5
+    assert looks.peek().retry_after == 1.0
+    assert slot.cancel()
+    assert looks.peek().retry_after == 0.5
+    clock.move(SECOND)
+    assert api.acquire()
 
 
 def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., Any], clock: StoreClock) -> None:
@@ -366,20 +295,6 @@ def test_clock_set_back_stops_no_refused_caller(make: Callable[..., Any], clock:
     assert api.acquire()
     clock.move(SECOND // 4)
     assert api.acquire()
-
-
-def test_a_clock_that_is_set_back_before_the_call_is_sent_again(make: Callable[..., Any], clock: StoreClock) -> None:
-    api = make("api", "2/s")
-    assert [api.reserve(call_id="a").delay, api.reserve(call_id="b").delay] == [0.0, 0.5]
-    clock.move(-60 * SECOND)
-    assert api.reserve(call_id="b").delay == 0.5
-
-
-def test_a_clock_that_is_set_forward_costs_one_burst(make: Callable[..., Any], clock: StoreClock) -> None:
-    api = make("api", "2/s", burst=2)
-    starts(api, clock, 10)
-    clock.move(3600 * SECOND)
-    assert starts(api, clock, 3) == [0, 0, 500_000]
 
 
 def test_another_number_keeps_the_bookings(make: Callable[..., Any], clock: StoreClock) -> None:
@@ -417,45 +332,6 @@ def test_the_key_goes_by_itself(make: Callable[..., Any], redis: Any) -> None:
     assert redis.memory_usage(KEY) < 300
 
 
-@pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
-def test_any_printable_name_will_do(make: Callable[..., Any], redis: Redis, name: str) -> None:
-    assert make(name, "2/s").acquire().allowed
-    assert redis.keys() == [f"{{throttle}}:2:rate:{name}".encode()]
-
-
-@pytest.mark.parametrize(
-    ("build", "said"),
-    [
-        (lambda make: make("", "1/s"), "rate name must be 1 to 200"),
-        (lambda make: make("api", "1/s", prefix="{x}"), "prefix must be"),
-        (lambda make: make("api", "1/week"), "got '1/week'"),
-        (lambda make: make("api", []), "Give one rate or up to 8"),
-        (lambda make: make("api", "1/s", burst=0), "burst must be a whole number from 1"),
-        (lambda make: make("api", "1/s", burst=1.5), "burst must be .* got 1.5"),
-        (lambda make: make("api", "1/s", burst="5"), "burst must be .* got '5'"),
-        (lambda make: make("api", ["1/s", "5/m"], burst=[1]), "burst has 1 numbers for 2 rates"),
-        (lambda make: make("api", "1/d", burst=3650), "burst 3650 is more than ten years of 1/d"),
-        (lambda make: make("api", "1/s").acquire(0), "cost must be a whole number from 1"),
-        (lambda make: make("api", "1/s").acquire(True), "cost must be .* got True"),
-        (lambda make: make("api", "1/s").peek(0.5), "cost must be .* got 0.5"),
-        (lambda make: make("api", "1/d").reserve(3650), "cost 3650 is more than ten years of 1/d"),
-        (lambda make: make("api", "1/s").reserve(max_wait=-1), "max_wait must be .* got -1"),
-        (lambda make: make("api", "1/s").reserve(max_wait=float("nan")), "max_wait must be .* got nan"),
-        (lambda make: make("api", "1/s").reserve(max_wait="5"), "max_wait must be .* got '5'"),
-        (lambda make: make("api", "1/s").reserve(call_id=""), "call_id must be 1 to 200"),
-        (lambda make: make("api", "1/s").cancel("a\nb"), "call_id must be 1 to 200"),
-    ],
-    ids=range(18),
-)
-def test_arguments_that_cannot_work(
-    make: Callable[..., Any], redis: Redis, build: Callable[[Any], object], said: str
-) -> None:
-    """Refused before anything is sent."""
-    with pytest.raises(ConfigurationError, match=said):
-        build(make)
-    assert not redis.keys()
-
-
 def test_as_much_as_can_be(make: Callable[..., Any], clock: StoreClock) -> None:
     """Ten years ahead are still exact, and further ahead nothing is booked."""
     api = make("api", "1/d", burst=3649)
@@ -478,35 +354,6 @@ def test_a_decision_is_true_if_it_allows() -> None:
     assert not Decision(allowed=False, retry_after=0.0, remaining=5)
 
 
-def test_each_method_is_one_call(make: Callable[..., Any], redis: Redis) -> None:
-    api = make("api", ["2/s", "7/m"])
-    methods: list[Callable[[], object]] = [api.acquire, api.peek, api.reserve, lambda: api.cancel("a")]
-    for method in methods:
-        method()  # teaches the server the script
-    with commands(redis) as calls:
-        for method in methods:
-            method()
-    assert calls["evalsha"] == len(methods)
-    assert not calls.keys() & {"eval", "watch", "multi", "script|load"}
-
-
-@pytest.mark.parametrize("decode", [False, True])
-def test_any_kind_of_client_will_do(side: SyncSide, server: EmbeddedServer, redis: Redis, decode: bool) -> None:
-    assert redis.dbsize() == 0
-    api = side.make("RateLimiter", side.client(server.url, decode_responses=decode), "api", "2/s")
-    assert api.acquire().allowed
-    assert api.reserve().cancel()
-
-
-def test_scripts_forgotten_in_between_do_not_matter(make: Callable[..., Any], redis: Redis) -> None:
-    api = make("api", "1/h")
-    assert api.acquire().allowed
-    redis.script_flush()
-    assert not api.acquire().allowed
-    redis.script_flush()
-    assert api.reserve().cancel()
-
-
 @pytest.mark.usefixtures("clock")
 def test_a_full_server_takes_a_reservation_back(make: Callable[..., Any], redis: Any) -> None:
     """It books none."""
@@ -521,14 +368,6 @@ def test_a_full_server_takes_a_reservation_back(make: Callable[..., Any], redis:
     finally:
         redis.config_set("maxmemory", "0")
     assert api.peek().allowed
-
-
-def test_all_callers_together_keep_the_rate(make: Callable[..., Any], pool: ThreadPoolExecutor) -> None:
-    """In the store's own time, on connections of their own."""
-    api = make("api", "1000/s", burst=5)
-    got = sorted(slot.start for slot in pool.map(lambda _: api.reserve(), range(400)))
-    assert min(b - a for a, b in zip(got, got[5:], strict=False)) >= timedelta(milliseconds=1)
-    assert got[-1] - got[0] >= timedelta(milliseconds=395)
 
 
 # -- any sequence of calls --------------------------------------------------------------------------------------------

@@ -19,14 +19,12 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import OutOfMemoryError
 
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import AsyncFairSemaphore, FairSemaphore, PermitInfo
 from celery_throttle.primitives import semaphore as module
 from celery_throttle.primitives.driving import ask, run, settled
 from celery_throttle.primitives.mailbox import Mailbox
 from celery_throttle.primitives.semaphore_calls import IDLE
 from celery_throttle.store.scripts import Call, execute
-from tests.primitives.faults import forgetful_client, lose_a_reply
 from tests.primitives.hints import channels, listening
 from tests.primitives.pace import end_permits, look_often
 from tests.primitives.resending import Resending
@@ -141,13 +139,6 @@ def test_permit_of_another_holder_cannot_be_released(one: FairSemaphore, redis: 
     assert names(one) == ["me"]
 
 
-def test_the_lease_that_ends_first_comes_first(make: Callable[..., Any]) -> None:
-    wide = make("FairSemaphore", "wide", 50)
-    for number in range(50):
-        take(wide, f"{number}", lease=600 - number)
-    assert [info.holder for info in wide.holders()] == [str(number) for number in reversed(range(50))]
-
-
 # -- how many permits --------------------------------------------------------------------------------------------------
 
 
@@ -166,32 +157,6 @@ def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any
     assert refused(one)
     take(three)
     assert f"{KEY}:limit:a" not in keys(redis)
-
-
-def test_a_limit_that_is_set_stays(two: Any, redis: Redis) -> None:
-    two.set_limit(5)
-    take(two).release()
-    assert keys(redis) == {f"{KEY}:limit:two"}
-    assert redis.ttl(f"{KEY}:limit:two") == -1
-
-
-def test_a_lower_limit_drains(two: Any) -> None:
-    """No holder loses a permit, and no caller gets one until enough have come back."""
-    first, second = take(two), take(two)
-    two.set_limit(1)
-    assert first.renew()
-    assert first.release()
-    assert refused(two)
-    second.release()
-    take(two)
-    assert refused(two)
-
-
-def test_none_at_all(two: Any) -> None:
-    two.set_limit(0)
-    assert refused(two)
-    two.set_limit(None)
-    take(two)
 
 
 def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any], redis: Redis) -> None:
@@ -257,16 +222,6 @@ def test_acquire_sent_again_after_a_renewal_takes_nothing_away(one: FairSemaphor
     assert one.holders()[0].lease_left > 90
 
 
-def test_a_limit_set_twice_is_one(one: FairSemaphore, server: EmbeddedServer) -> None:
-    """As redis-py sends it after a lost reply."""
-    with forgetful_client(server.url) as client:
-        forgetful = FairSemaphore(client, "one", 1)
-        forgetful.set_limit(2)
-        lose_a_reply()
-        forgetful.set_limit(3)
-    assert one.limit() == 3
-
-
 # -- the line ----------------------------------------------------------------------------------------------------------
 
 
@@ -286,28 +241,6 @@ def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExe
     assert waiting.waiting() == 0
 
 
-@pytest.mark.usefixtures("only_hints")
-def test_one_line_for_both_sides(waiting: Any, one: FairSemaphore, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    held = take(one)
-    (first,), (second,) = [wait_in_line(each, redis, pool, 1) for each in (waiting, one)]
-    held.release()
-    got = first.result(20)
-    assert not second.done()
-    got.release()
-    assert second.result(20).ticket > got.ticket > held.ticket
-
-
-@pytest.mark.usefixtures("only_hints")
-def test_the_permit_is_the_next_ones_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """No caller can come between, though the next one has not read it yet."""
-    held = take(waiting)
-    (future,) = wait_in_line(waiting, redis, pool, 1)
-    held.release()
-    assert names(waiting) == ["0"]
-    assert refused(waiting)
-    assert future.result(20).ticket == waiting.holders()[0].ticket
-
-
 def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor) -> None:
     """A permit that is free for a waiter of another opinion about the limit is not free for others."""
     one, two = make("FairSemaphore", "a", 1), make("FairSemaphore", "a", 2)
@@ -315,19 +248,6 @@ def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExec
     (future,) = wait_in_line(one, redis, pool, 1)
     assert two.acquire("barges", blocking=False) is None, "the second permit goes to the waiting caller"
     assert future.result(20).holder == "0"
-
-
-@pytest.mark.usefixtures("only_hints")
-def test_a_greater_limit_wakes_at_once(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    take(waiting)
-    futures = wait_in_line(waiting, redis, pool, 5)
-    waiting.set_limit(4)
-    assert [future.result(20).holder for future in futures[:3]] == ["0", "1", "2"]
-    assert waiting.waiting() == 2
-    assert "3" not in names(waiting)
-    waiting.set_limit(None)
-    waiting.set_limit(9)
-    assert [future.result(20).holder for future in futures[3:]] == ["3", "4"]
 
 
 @pytest.mark.usefixtures("only_hints")
@@ -520,16 +440,6 @@ def test_connections_end_with_their_semaphore(one: FairSemaphore, redis: Redis) 
     until(lambda: listening(redis) == 0)
 
 
-def test_connections_lost_while_waiting(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """All clients are thrown out, the server has no script any more: the line is as it was."""
-    held = take(waiting)
-    (future,) = wait_in_line(waiting, redis, pool, 1)
-    redis.script_flush()
-    redis.client_kill_filter(_type="pubsub")
-    held.release()
-    assert future.result(20)
-
-
 def test_never_more_than_the_limit_and_all_get_it(
     make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor
 ) -> None:
@@ -607,35 +517,3 @@ def test_user_without_publish_rights_grants_without_a_hint(
         assert names(one) == ["0"]
         assert future.result(20)
     redis.acl_deluser("mute")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"lease": lease}, "lease must be seconds") for lease in (0, True, "60")),
-        *(({"holder": holder}, "holder must be") for holder in ("", b"me", "a\nb", "a" * 201)),
-        *(({"timeout": timeout}, "timeout must be") for timeout in (-1, "1")),
-        ({"blocking": False, "timeout": 1}, "blocking=True"),
-    ],
-)
-def test_wrong_arguments_are_refused(two: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        two.acquire(**options)
-    assert two.holders() == ()
-
-
-@pytest.mark.parametrize("limit", [-1, True, 1.0, "2", 1_000_001])
-def test_wrong_limits_are_refused(two: Any, make: Callable[..., Any], limit: Any) -> None:
-    with pytest.raises(ConfigurationError, match="limit must be"):
-        two.set_limit(limit)
-    with pytest.raises(ConfigurationError, match="limit must be"):
-        make("FairSemaphore", "a", limit)
-    assert two.limit() == 2
-
-
-@pytest.mark.parametrize(
-    "options", [{"prefix": "a{b}"}, {"name": ""}, {"name": 1}, {"name": "a\nb"}, {"limit": 0}, {"lease": 0}]
-)
-def test_wrong_settings_are_refused(make: Callable[..., Any], options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        make("FairSemaphore", **{"name": "a", "limit": 1, **options})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from celery_throttle.primitives import FairSemaphore, semaphore
 from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
 from tests.primitives.hints import channels
-from tests.primitives.pace import end_permits, look_often
+from tests.primitives.pace import look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
 
@@ -47,8 +46,8 @@ with FairSemaphore(Redis.from_url(url), "one", 1, lease=float(lease)).hold(name,
 class Program:
     """Another process that wants the permit."""
 
-    def __init__(self, url: str, name: str, lease: float) -> None:
-        command = [sys.executable, "-c", PROGRAM, url, name, str(lease), str(STAY)]
+    def __init__(self, url: str, name: str) -> None:
+        command = [sys.executable, "-c", PROGRAM, url, name, str(LEASE), str(STAY)]
         self._process = subprocess.Popen(
             bound_to_parent(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -57,9 +56,6 @@ class Program:
         """Wait until it has the permit."""
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
-
-    def signal(self, number: int) -> None:
-        os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """As the kernel does that runs out of memory."""
@@ -83,10 +79,10 @@ def program(server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Prog
     """Starts programs on the emptied server; those in line listen when it returns. They end with the test."""
     started: list[Program] = []
 
-    def start(name: str, lease: float = LEASE) -> Program:
+    def start(name: str) -> Program:
         one = FairSemaphore(redis, "one", 1)
         there = len(one.holders()) + one.waiting()
-        started.append(Program(server.url, name, lease))
+        started.append(Program(server.url, name))
         until(lambda: len(one.holders()) + one.waiting() == there + 1)
         until(lambda: len(channels(redis)) >= one.waiting())
         return started[-1]
@@ -99,33 +95,6 @@ def program(server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Prog
 @pytest.fixture
 def one(redis: Redis) -> FairSemaphore:
     return FairSemaphore(redis, "one", 1)
-
-
-def test_programs_are_served_in_order(program: Callable[..., Program], one: FairSemaphore) -> None:
-    programs = [program(f"{number}") for number in range(4)]
-    tickets = []
-    for waiting, each in zip((3, 2, 1, 0), programs, strict=True):
-        tickets.append(each.ticket())
-        assert one.waiting() == waiting
-        assert each.end() == 0
-    assert tickets == sorted(set(tickets))
-    assert one.holders() == ()
-
-
-def test_one_that_is_killed_with_a_permit_loses_it(
-    program: Callable[..., Program], one: FairSemaphore, redis: Redis
-) -> None:
-    """The next in line has it when the lease ends, and no sooner."""
-    holder, following = program("holder"), program("next")
-    holder.ticket()
-    holder.kill()
-    (info,) = one.holders()
-    assert info.holder == "holder"
-    assert one.waiting() == 1
-    end_permits(redis, "one")
-    assert following.ticket() > info.ticket
-    assert following.end() == 0
-    assert (one.holders(), one.waiting()) == ((), 0)
 
 
 def test_callers_killed_in_line_block_no_other(program: Callable[..., Program], one: FairSemaphore) -> None:
@@ -142,40 +111,6 @@ def test_callers_killed_in_line_block_no_other(program: Callable[..., Program], 
     assert (one.holders(), one.waiting()) == ((), 0)
 
 
-def test_callers_killed_in_line_leave_nothing(
-    program: Callable[..., Program], one: FairSemaphore, redis: Redis
-) -> None:
-    """No call needs to come: the keys end by themselves."""
-    holder = one.acquire("holder", lease=600)
-    assert holder is not None
-    dead = [program(f"dead {number}") for number in range(2)]
-    for each in dead:
-        each.kill()
-    until(lambda: one.waiting() == 0)
-    assert holder.release()
-    assert not [key for key in redis.scan_iter() if b":released:" not in key]
-
-
-def test_one_that_is_stopped_in_line_is_not_served_twice(
-    program: Callable[..., Program], one: FairSemaphore, redis: Redis
-) -> None:
-    """It was handed a permit and does not know. When it goes on, others have it, and it waits again."""
-    holder, stopped = program("holder"), program("stopped", 1.0)
-    holder.ticket()
-    stopped.signal(signal.SIGSTOP)
-    assert holder.end() == 0
-    # As the store has it: by now its lease may be over, which is the next event.
-    assert [permit[16:] for permit in redis.hkeys("{throttle}:2:semaphore:holders:one")] == [b"stopped"]
-    mine = one.acquire("next", 20)
-    assert mine is not None
-    stopped.signal(signal.SIGCONT)
-    until(lambda: one.waiting() == 1)
-    assert [info.holder for info in one.holders()] == ["next"]
-    assert mine.release()
-    assert stopped.ticket() > mine.ticket
-    assert stopped.end() == 0
-
-
 def test_lost_data_is_a_lost_permit_and_a_new_line(
     program: Callable[..., Program], one: FairSemaphore, redis: Redis
 ) -> None:
@@ -188,19 +123,6 @@ def test_lost_data_is_a_lost_permit_and_a_new_line(
     assert held.release() is False
     assert held.lost
     assert waiting.end() == 0
-
-
-def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: Redis) -> None:
-    """All clients are thrown out, the server has no script any more: the line is as it was."""
-    with ThreadPoolExecutor(1) as pool:
-        held = one.acquire("holder")
-        assert held is not None
-        future = pool.submit(one.acquire, "next", 60)
-        until(lambda: channels(redis) and one.waiting() == 1)
-        redis.script_flush()
-        redis.client_kill_filter(_type="pubsub")
-        held.release()
-        assert future.result(20)
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)

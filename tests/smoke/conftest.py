@@ -138,14 +138,3 @@ def celery_worker_cluster(
 def state(default_redis_broker: LocalRedis) -> State:
     """The store, as an operator sees it."""
     return State(lambda: default_redis_broker.url)
-
-
-@pytest.fixture
-def let_go(journal: Journal) -> Callable[..., None]:
-    """``let_go("a", "b")`` ends the tasks that hold under these labels."""
-
-    def let(*labels: str) -> None:
-        for label in labels:
-            Path(f"{journal.path}.{label}").touch()
-
-    return let

@@ -15,9 +15,7 @@ from typing import Any
 from pytest_celery import CeleryWorkerContainer, RedisContainer
 
 from celery_throttle.embedded import EmbeddedServer, bound_to_parent
-from tests.support.journal import Journal
 from tests.support.waiting import until
-from tests.support.workers import children_of
 
 _NO_NETWORK: dict[str, Any] = {"NetworkSettings": {"Networks": {}, "Ports": {}}}
 _READY_TIMEOUT = 60.0
@@ -141,12 +139,6 @@ class LocalWorker(CeleryWorkerContainer):
 
         return {tasks, *super().tasks_modules()}
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the worker, then of its pool."""
-        pid = self._container.pid
-        return [pid, *children_of(pid)]
-
     def kill(self, signal: str | int | None = None) -> None:
         self._container.kill(signal)
 
@@ -164,8 +156,3 @@ def write_content(content: Mapping[str, bytes], directory: Path) -> None:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text)
-
-
-def will_be_killed(worker: LocalWorker, journal: Journal) -> None:
-    """Note it in the journal, because a killed process cannot report the end of its runs."""
-    journal.killed(worker.pids)

@@ -15,7 +15,7 @@ __all__ = ["Pair", "pair"]
 
 
 class Pair:
-    """Fails over on request, at once, and any number of times.
+    """Fails over on request, at once.
 
     Attributes:
         primary: the server that has the address.
@@ -31,14 +31,10 @@ class Pair:
     def url(self) -> str:
         return self.relay.url
 
-    def freeze_replica(self) -> None:
-        """Stop the replica until it is thawed; bytes on their way to it then may still come."""
-        self.replica.freeze()
-        self._frozen = True
-
     def cut_off_replica(self) -> None:
         """Freeze it and end its connection: it never gets the later writes of the primary."""
-        self.freeze_replica()
+        self.replica.freeze()
+        self._frozen = True
         with Redis(port=self.primary.port) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
@@ -57,17 +53,6 @@ class Pair:
         with Redis(port=self.primary.port) as client:
             client.execute_command("REPLICAOF", "NO", "ONE")
         self.relay.lead_to(self.primary.port)
-
-    def heal(self) -> None:
-        """The lost one comes back, as the replica."""
-        self.replica.restart()
-        with Redis(port=self.replica.port) as client:
-            client.execute_command("REPLICAOF", "127.0.0.1", self.primary.port)
-        self.wait_replicated()
-
-    def wait_replicated(self) -> None:
-        """Wait until the replica has all that the primary has."""
-        wait_replicated(self.primary, self.replica)
 
 
 @contextmanager

@@ -82,10 +82,9 @@ class Relay:
         """Keep the server's bytes from the moment that a client sends this."""
         self._holding_from = said
 
-    def pass_replies(self, until: bytes = b"") -> None:
-        """Pass on the kept bytes, and later ones; `until`: as `hold_replies_from` from then on."""
+    def pass_replies(self) -> None:
+        """Pass on the kept bytes, and later ones."""
         assert not self._holding_from, f"no client has sent {self._holding_from!r}"
-        self._holding_from = until
         self._replying.set()
 
     def refuse(self) -> None:

@@ -119,11 +119,6 @@ class State:
             text = b"\n".join(part for key in _keys(client) for part in _content(client, key))
         return {found.decode() for found in _TASK_ID.findall(text)}
 
-    def size(self) -> int:
-        """How many values there are under the prefix, but in keys that end by themselves."""
-        with self.client() as client:
-            return sum(1 for key in _keys(client) for _ in _content(client, key))
-
     def wait_parked(self, *results: Any, timeout: float = 30.0) -> None:
         """Wait until these tasks are parked, or until so many are and no more: ``wait_parked(3)``."""
 

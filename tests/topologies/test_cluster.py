@@ -10,11 +10,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from celery_throttle import ConfigurationError, Limit
+from celery_throttle import ConfigurationError
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
@@ -23,11 +22,9 @@ from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
 from celery_throttle.store.servers.primary import elsewhere
 from tests.support.clusters import PRIMARIES, Cluster, ask, node_id, slot_of
-from tests.support.journal import Journal
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import BASIC, ROOT, Workers
-from tests.topologies.tools import ONCE, check_once
+from tests.support.workers import ROOT
 
 #: Their slots are on the first, the second and the third primary.
 PREFIXES = ("b", "c", "a")
@@ -86,16 +83,6 @@ def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None
     with moved(cluster):
         assert caller.call(call) is None
         assert port_of(caller) == cluster.nodes[1].port
-
-
-def test_permits_outside_of_tasks_follow_a_slot_that_moved(cluster: Cluster) -> None:
-    app, gpu = Celery("shop", broker="memory://", set_as_current=False), Limit("gpu", 1)
-    app.conf.update(throttle_url=cluster.url, throttle_prefix=PREFIXES[0])
-    gpu.acquire(app=app).release()
-    for key in ask(cluster.nodes[0], "KEYS", f"{{{PREFIXES[0]}}}*"):
-        ask(cluster.nodes[0], "DEL", key)
-    with moved(cluster):
-        gpu.acquire(app=app).release()
 
 
 @contextmanager
@@ -193,30 +180,3 @@ def test_findings(cluster: Cluster, own_server: EmbeddedServer) -> None:
     assert "cluster mode is disabled" in found
     [found] = about(f"redis://127.0.0.1:{cluster.primary.port}")
     assert "write redis+cluster:// in throttle_url" in found
-
-
-def test_tasks_wait_while_their_slot_is_on_its_way(cluster: Cluster, workers: Workers, journal: Journal) -> None:
-    prefix = PREFIXES[1]
-    workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
-    worker = workers.start(BASIC)
-    app = workers.app(BASIC)
-    app.one.delay("before").get(timeout=15)
-    _, source, target, *_ = cluster.nodes
-    with migrating(slot_of(prefix), source, target):
-        app.one.delay("meanwhile")
-        worker.wait_for_log("the store refused a call: .*rehashing")
-        assert not journal.runs("meanwhile")
-    journal.wait_finished(1, "meanwhile")
-    assert "lost the store" not in worker.log()
-    ask(source, "FLUSHALL")
-
-
-@pytest.mark.parametrize("prefix", PREFIXES[:1])
-def test_a_worker(cluster: Cluster, workers: Workers, journal: Journal, prefix: str) -> None:
-    workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
-    worker = workers.start(ONCE)
-    check_once(workers, journal)
-    assert "cannot reach" not in worker.log()
-    keys: list[Any] = ask(cluster.nodes[0], "KEYS", f"{{{prefix}}}*")
-    assert keys
-    ask(cluster.nodes[0], "FLUSHALL")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from celery import Celery
 
-from celery_throttle import Limit, StoreUnavailable, Throttled
+from celery_throttle import Limit, Throttled
 from celery_throttle.control.report import Diagnosis, diagnose
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Watched
@@ -46,8 +45,3 @@ def test_primary_of_the_sentinels(watched: Watched) -> None:
 def test_a_sentinel_in_place_of_the_store(watched: Watched) -> None:
     diagnosis = told(f"redis://127.0.0.1:{watched.sentinel.port}")
     assert any("names a sentinel, not the store" in each.what for each in diagnosis.findings)
-
-
-def test_a_cluster_that_is_not_there() -> None:
-    with pytest.raises(StoreUnavailable, match="no node of the cluster has the keys"):
-        told("redis+cluster://127.0.0.1:1")

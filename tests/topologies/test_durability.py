@@ -1,14 +1,9 @@
-"""The store is lost right after it has parked a task: with ``throttle_park_durability`` nothing is lost with it.
-
-``DURABILITY_ROUNDS=100 pytest -k many ...`` for as many rounds of the one with chance in it.
-"""
+"""The store is lost right after it has parked a task: with ``throttle_park_durability`` nothing is lost with it."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +13,6 @@ from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, unacknowledged
 from tests.support import sentinels
 from tests.support.journal import Journal
-from tests.support.pairs import Pair, pair
 from tests.support.sentinels import Watched
 from tests.support.state import State
 from tests.support.waiting import until
@@ -27,38 +21,18 @@ from tests.topologies.tools import skip_without_waitaof
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = int(os.environ.get("DURABILITY_ROUNDS", "3"))
 TASKS = 8
 REPLICAS = {"throttle_park_durability": "replicas", "throttle_park_timeout": 0.3, "throttle_lease": LONG_LEASE}
 DISK = {"throttle_park_durability": "disk", "throttle_park_timeout": 0.5, "throttle_lease": LONG_LEASE}
 
 
-@pytest.fixture
-def two(workers: Workers) -> Iterator[Pair]:
-    """A store that fails over, with a broker apart from it."""
-    with pair(new_server) as running:
-        workers.conf |= {**REPLICAS, "throttle_url": running.url}
-        yield running
+#: Of the tasks that wait behind "first".
+LABELS = [str(place) for place in range(TASKS)]
 
 
-def hold_the_permit(app: Any, journal: Journal, name: str) -> str:
-    """Start one, which runs until its door is opened; return its label."""
-    app.hold.delay(f"{name} first")
-    journal.wait_running(1, f"{name} first")
-    return f"{name} first"
-
-
-def publish(app: Any, name: str) -> list[str]:
-    """Publish those that have to wait; return their labels."""
-    labels = [f"{name} {place}" for place in range(TASKS)]
-    for label in labels:
+def publish(app: Any) -> None:
+    for label in LABELS:
         app.hold.delay(label)
-    return labels
-
-
-def wait_for_many(state: State, count: int) -> None:
-    """Wait until so many are parked, and not for a moment longer."""
-    until(lambda: len(state.parked) >= count, every=0.001)
 
 
 def wait_all(journal: Journal, labels: list[str]) -> None:
@@ -70,31 +44,6 @@ def wait_all(journal: Journal, labels: list[str]) -> None:
     )
     ran = Counter(run.label for run in journal.runs())
     assert {label: ran[label] for label in labels} == dict.fromkeys(labels, 1)
-
-
-@pytest.mark.timeout(60 + 20 * ROUNDS)
-def test_many_failovers(two: Pair, workers: Workers, journal: Journal) -> None:
-    """The replica lags, is cut off or does neither; the primary is killed at any moment after it has parked one."""
-    app = workers.start_app(DOORS, count=2, concurrency=2)
-    state = State(lambda: two.primary.url)
-    for number in range(ROUNDS):
-        rng = Random(number)
-        lags = rng.choice(["not", "cut off", "late"])
-        first = hold_the_permit(app, journal, str(number))
-        two.wait_replicated()
-        if lags == "cut off":
-            two.cut_off_replica()
-        labels = publish(app, str(number))
-        parked = rng.randint(1, TASKS)
-        wait_for_many(state, parked)
-        if lags == "late":
-            two.freeze_replica()
-        two.fail_over()
-        journal.let_go(first, *labels)
-        wait_all(journal, [first, *labels])
-        two.heal()
-    until(lambda: not unacknowledged(workers))
-    state.wait_clean()
 
 
 @pytest.fixture
@@ -110,19 +59,19 @@ def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Jour
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     state = State(lambda: watched.primary.url)
-    first = hold_the_permit(app, journal, "0")
+    journal.wait_begun(app.hold.delay("first"))
     watched.wait_replicated()
     replica, lost = watched.cut_off_replica(), watched.primary
-    labels = publish(app, "0")
+    publish(app)
     until(lambda: len(state.parked) == TASKS)
     worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for .on 0 of 1 replicas")
 
     lost.kill()
     replica.thaw()
     worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
-    journal.let_go(first, *labels)
+    journal.let_go("first", *LABELS)
 
-    wait_all(journal, [first, *labels])
+    wait_all(journal, ["first", *LABELS])
     # No replica is there to get later parked tasks.
     journal.wait_begun(app.hold.delay("next"))
     app.hold.delay("kept")
@@ -147,14 +96,14 @@ def test_the_server_is_killed_and_comes_back(one: EmbeddedServer, workers: Worke
     """The confirmed data is on disk; the broker's messages are acknowledged by then."""
     app = workers.start_app(DOORS, concurrency=2)
     state = State(lambda: one.url)
-    first = hold_the_permit(app, journal, "0")
-    labels = publish(app, "0")
+    journal.wait_begun(app.hold.delay("first"))
+    publish(app)
     until(lambda: len(state.parked) == TASKS and not unacknowledged(workers), timeout=AT_ONCE)
     one.kill()
     one.restart()
     assert len(state.parked) == TASKS
-    journal.let_go(first, *labels)
-    wait_all(journal, [first, *labels])
+    journal.let_go("first", *LABELS)
+    wait_all(journal, ["first", *LABELS])
     state.wait_clean()
 
 
@@ -165,13 +114,13 @@ def test_a_server_without_a_disk_comes_back_empty(one: EmbeddedServer, workers: 
     worker.wait_for_log("throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly")
     app = workers.app(DOORS)
     state = State(lambda: one.url)
-    first = hold_the_permit(app, journal, "0")
-    labels = publish(app, "0")
+    journal.wait_begun(app.hold.delay("first"))
+    publish(app)
     until(lambda: len(state.parked) == TASKS)
     one.kill()
     one.restart()
     worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
-    journal.let_go(first, *labels)
-    wait_all(journal, [first, *labels])
+    journal.let_go("first", *LABELS)
+    wait_all(journal, ["first", *LABELS])
     until(lambda: not unacknowledged(workers))
     state.wait_clean()

@@ -12,7 +12,6 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.safety import safety_findings
 from tests.control.conftest import make_app, run_in
 from tests.support.sentinels import Watched
-from tests.support.workers import BASIC, Workers
 from tests.topologies.tools import has_waitaof, skip_without_waitaof
 
 DISK = Durability("disk", 1, 3.0)
@@ -96,19 +95,3 @@ def test_doctor_reports_it(own_server: EmbeddedServer) -> None:
     ended = run_in(app, "doctor")
     assert ended.code == 1
     assert [line for line in ended.lines if "has 0 of throttle_park_replicas = 2" in line]
-
-
-def test_worker_reports_it_at_its_start(workers: Workers) -> None:
-    workers.conf["throttle_park_durability"] = "replicas"
-    worker = workers.start(BASIC)
-    worker.wait_for_log("throttle_park_durability is 'replicas', and the store has 0 of throttle_park_replicas = 1")
-
-
-def test_a_worker_with_a_setting_that_cannot_work_does_not_start(workers: Workers) -> None:
-    worker = workers.start(BASIC, conf={"throttle_park_durability": "aof"}, wait=False)
-    assert worker.wait() == 1
-    assert (
-        worker.log()
-        .splitlines()[-1]
-        .startswith("Error: throttle_park_durability must be one of 'memory', 'disk', 'replicas', got 'aof': write ")
-    )

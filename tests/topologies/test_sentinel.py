@@ -6,24 +6,21 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
-from celery import Celery
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings
 from tests.conftest import new_server
 from tests.support import sentinels
 from tests.support.journal import Journal
 from tests.support.sentinels import NAME, Sentinel, Watched
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
-from tests.support.workers import BASIC, Workers
+from tests.support.workers import Workers
 from tests.topologies.tools import ONCE, check_once
 
 PASSWORD = "se:c/r@t"
@@ -128,21 +125,6 @@ def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
             sentinel.end()
 
 
-def test_findings(watched: Watched) -> None:
-    with make_client(watched.url) as client:
-        assert not [found for found in findings(client, watched.url) if "throttle_url" in found]
-    with make_client(f"redis://127.0.0.1:{watched.sentinel.port}") as client:
-        [found] = findings(client)
-    assert "names a sentinel" in found
-
-
-def test_worker_starts_without_sentinels_and_logs_it(workers: Workers) -> None:
-    workers.conf["throttle_url"] = f"sentinel://127.0.0.1:1/0?master_name={NAME}"
-    worker = workers.start(BASIC)
-    worker.wait_for_log("cannot reach the store .no sentinel leads to a primary named 'mymaster' .*check throttle_url")
-    workers.app(BASIC).plain.delay("plain").get(timeout=15)
-
-
 def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, workers: Workers, journal: Journal) -> None:
     """No setting of ours."""
     # The same sentinel twice: redis-py, as kombu uses it, waits long for one that is down.
@@ -155,12 +137,3 @@ def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, worker
     with Redis(port=watched.servers[0].port) as client:
         assert client.exists(Keys("throttle").all[0])
     assert "cannot reach" not in worker.log()
-
-
-def test_the_data_is_removed_from_the_primary(watched: Watched) -> None:
-    app = Celery("shop", set_as_current=False)
-    app.conf.update(throttle_url=watched.url, throttle_prefix="gone")
-    with Redis.from_url(watched.primary.url) as client:
-        client.hset(Keys("gone").key("overrides"), "x", "1")
-        assert ThrottleControl(app).remove_data().keys == 1
-        assert not client.keys("{gone*")

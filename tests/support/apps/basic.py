@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 from celery_throttle import Throttled
 from tests.support.apps import new_app, run_for, task_maker
-from tests.support.journal import Journal
 
 # Not shared: each import of this module is an app of its own, in the same process too.
 app = new_app("basic")
@@ -18,31 +14,4 @@ make_timed = task_maker(app, run_for)
 # Not throttled.
 plain = make_timed("plain")
 work = make_timed("work", base=Throttled, limit=2)
-work_late = make_timed("work_late", base=Throttled, limit=2, acks_late=True)
-# Late acknowledgement, and run again when the child that ran it is lost.
-work_again = make_timed("work_again", base=Throttled, limit=2, acks_late=True, reject_on_worker_lost=True)
 one = make_timed("one", base=Throttled, limit=1)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2)
-def fail(self: Any, label: str, seconds: float = 0.0) -> None:
-    with Journal.from_environment().run(self.request, label):
-        time.sleep(seconds)
-        raise ValueError(label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=2, max_retries=2)
-def retry(self: Any, label: str, seconds: float = 0.0) -> str:
-    """Fails twice, then succeeds."""
-    with Journal.from_environment().run(self.request, label):
-        time.sleep(seconds)
-        if self.request.retries < self.max_retries:
-            raise self.retry(countdown=0)
-    return label
-
-
-@app.task(shared=False, bind=True)
-def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
-    """The end of a chord."""
-    run_for(self, label, 0.0)
-    return sorted(labels)

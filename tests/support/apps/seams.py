@@ -24,7 +24,6 @@ app = new_app(
         Queue("celery"),
         Queue("alpha"),
         Queue("media", Exchange("media", type="topic"), routing_key="media.#"),
-        *(Queue(f"q{number:03}") for number in range(300)),
     ],
 )
 
@@ -45,23 +44,6 @@ def frame(self: Any, label: str) -> str:
     return run_for(self, label, 0.5)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=2)
-def busy(self: Any, label: str) -> str:
-    return run_for(self, label, 0.15)
-
-
-paced = make_timed("paced", base=Throttled, rate="5/s")
-
-
-@app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
-def retried(self: Any, label: str) -> str:
-    """Holds, and is tried again once, after its permit is back."""
-    run_held(self, label)
-    if self.request.retries == 0:
-        raise self.retry(countdown=1)
-    return label
-
-
 crowded = make_held("crowded", base=Throttled, limit=1, max_parked=2)
 # Is delivered again when it has taken too long.
 late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
@@ -69,17 +51,6 @@ late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_
 late_one = make_held(
     "late_one", base=Throttled, limit=1, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1
 )
-
-
-@app.task(
-    bind=True, shared=False, base=Throttled, singleton=True, unique_on=[], retry_on_worker_lost=True,
-    default_retry_delay=2,
-)  # fmt: skip
-def lost(self: Any, label: str) -> str:
-    """Its process is lost at the first attempt."""
-    if not self.request.retries:
-        os._exit(3)
-    return run_held(self, label)
 
 
 # Its process is lost when its success is stored.
