@@ -15,7 +15,7 @@ look_every()
 
 app = new_app("terms")
 
-several = [Limit("api", 8), Limit("tenant", 2, key="tenant_id")]
+_several = [Limit("api", 8), Limit("tenant", 2, key="tenant_id")]
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=1, key="customer_id")
@@ -23,13 +23,8 @@ def by_name(self: Any, customer_id: str) -> str:
     return run_held(self, customer_id, "go")
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=several)
+@app.task(shared=False, bind=True, base=Throttled, limit=_several)
 def both(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
-    return run_for(self, tenant_id, seconds)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=several, acks_late=True)
-def both_late(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
     return run_for(self, tenant_id, seconds)
 
 
