@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted
+from celery_throttle.errors import NotAcquired
 from celery_throttle.permits import Limit
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.testing.app import configured, emptied, moved_to, server_url
@@ -147,7 +148,10 @@ class ThrottleTest(Assertions):
         with ExitStack() as stack:
             while left > 0:  # an override may allow more than one call may take
                 part = min(left, declared.permits or left)
-                stack.enter_context(known.acquire(0, key=key, cost=part, app=self.app))
+                try:
+                    stack.enter_context(known.acquire(0, key=key, cost=part, app=self.app))
+                except NotAcquired as error:
+                    raise self._failure(f"{bucket}: no permit can be held: {error}.") from None
                 left -= part
             yield
 

@@ -431,3 +431,9 @@ def test_a_drain_waits_for_the_task_after_one_that_has_just_ended(
 
         monkeypatch.setattr(kit, "settle", settle_and_end)
         assert set(kit.drain().succeeded) == {first.id, second.id}
+
+
+def test_hold_of_a_limit_that_lets_none_start_fails(kit: ThrottleTest) -> None:
+    kit.control.limit(API.name).pause()
+    with pytest.raises(AssertionError, match=r"^api: no permit can be held: .* is free\."), kit.hold(API):
+        ...
