@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.reading import NO_NAMES, name_of, text, when
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
     from celery_throttle.core.task_codes import TaskNames
@@ -117,7 +119,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         task_name=about.task_name or name_of(record, names),
         needs=needs_from(record.get("needs", "")),
         limits=statuses_from(limits, now),
-        ahead=tuple(Ahead(BrokerQueue.parse(text(name)).name, count, passed > now) for name, count, passed in queues),
+        ahead=tuple(_ahead(queues, now)),
         settling=settling / 1000,
         verdict=plan["verdict"] if plan else "",
         lock=lock_from(lock),
@@ -128,3 +130,12 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         kwargs=about.kwargs,
         eta=about.eta,
     )
+
+
+def _ahead(queues: Any, now: int) -> Iterator[Ahead]:
+    """Yield the tasks ahead by queue; a queue has a row of the reply for each set of needs of its tasks."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for name, count, passed in queues:
+        counts[BrokerQueue.parse(text(name)).name, passed > now] += count
+    for (queue, passed_over), count in counts.items():
+        yield Ahead(queue, count, passed_over)

@@ -395,6 +395,7 @@ a permit outside of tasks is taken by its process:
 an older task that goes first is why for those after it:
     arrive t0 t1 on=api:2; park older on=api:2; park both on=api:2+right:1; park later on=api:2; bar both api
     why later 2 = Task both, which needs several limits and waited for long, goes first on limit api.
+    why later 3 = 2 tasks are before it in the line of api, of queue 'q'.
     why older 0 = Limit api is full: 2 of 2 permits are held.
     why both 2 = It needs 1 permit of api and 1 permit of right at once, and waits in the line of api.
     why both 3 = 1 task is before it in the line of api, of queue 'q'.
