@@ -357,7 +357,7 @@ class Worker:
         last_heard_us: when the last reply that it read was made, for the first time and the last.
         beginning: runs that it reported to the store, since it began to act, as about to begin; and those that go back.
         unsettled: runs whose end it has seen, while the store may not have.
-        revoked_here: tasks that it has dropped since they were revoked, before the store has their revoke.
+        over_here: tasks that were revoked or have failed, and whose end it has reported before the store has it.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
         forgotten: holders that its pool has dropped with a broker connection; their leases end them.
@@ -381,7 +381,7 @@ class Worker:
         self.consumed: set[str] = set()
         self.prefetch = 2
         self.unsettled: list[Any] = []
-        self.revoked_here: list[str] = []
+        self.over_here: list[str] = []
         self.withdrawn: set[str] = set()
         self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()

@@ -117,22 +117,33 @@ class World:
                 worker.dead = True
                 raise Killed
 
+    def _may_come_again(self, task_id: str) -> None:
+        """A task that is acknowledged late keeps its message if its failure cannot be stored, as in Celery."""
+        entry = self.book.entries.get(task_id)
+        if entry is not None and self.scene.kinds[entry.task].late:
+            for attempt in entry.attempts.values():
+                attempt.may_begin_again("its failure could not be stored")
+
     def _told(self, task_id: str, what: str) -> None:
         """Celery, or the gate, reports that a task does not run, or how it failed."""
         worker = self.here.worker
         self.outside(worker)
         if self.results_away and worker is not None and not self.here.celery_says:
             self.say("not told", task_id, what)
+            self._may_come_again(task_id)
             raise ResultsAway(f"cannot tell {task_id} {what}")
         self.say("told", task_id, what)
         entry = self.book.entries.get(task_id)
-        if entry is not None and (what in _SAID_INSTEAD or "revoked" in what):
+        if entry is None:
+            return
+        if worker is not None:
+            worker.over_here.append(task_id)
+        if what in _SAID_INSTEAD or "revoked" in what:
             check_told(entry, what, self.scene.kinds[entry.task], self.book)
             entry.told = True
             for attempt in entry.attempts.values():
                 attempt.excuse(what)
             if worker is not None:
-                worker.revoked_here.append(task_id)
                 worker.withdrawn.discard(task_id)
 
     def _replaced(self, task_id: str) -> None:
@@ -212,7 +223,7 @@ class World:
         self._check_overtaken()
         if not worker.dead and worker.quiet:
             worker.unsettled.clear()
-            worker.revoked_here.clear()
+            worker.over_here.clear()
 
     def _check_overtaken(self) -> None:
         """Once all that one reply brought has started."""
@@ -261,8 +272,8 @@ class World:
                     attempt.may_begin_again("its worker was killed before it could store the failure")
 
     def _unlock(self, worker: Worker) -> None:
-        """Celery acknowledged a revoked task before the store got the revoke: as if the lock's ttl were over."""
-        self.unlock(worker.revoked_here)
+        """Celery acknowledged a revoked or failed task before the store got its end: as if the lock's ttl were over."""
+        self.unlock(worker.over_here)
 
     def _never_said(self, worker: Worker) -> None:
         """The store took these out of their lines for a worker that is gone."""
