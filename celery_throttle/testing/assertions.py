@@ -94,11 +94,12 @@ class Assertions(Scene):
         call is "replaced" or "revoked".
         """
         task = self._id("assert_dropped", result)
-        named, ended = self._named(task), self._result(task)
-        if not self._until(lambda: ended.state == states.REVOKED, within) or self._seen.bodies_of(task):
+        named = self._named(task)
+        if not self._until(lambda: self._state(task) == states.REVOKED, within) or self._seen.bodies_of(task):
             raise self._failure(f"{named} is not dropped: {self._describe(task)}.{self._deadline(task)}", task)
-        if why not in str(ended.result):
-            raise self._failure(f"{named} was dropped for the reason {str(ended.result)!r}, not {why!r}.", task)
+        reason = str(self.app.backend.get_result(task))
+        if why not in reason:
+            raise self._failure(f"{named} was dropped for the reason {reason!r}, not {why!r}.", task)
 
     def assert_sent_back(self, result: Any, pauses: float | None = None, within: float = 2) -> None:
         """Assert that the body of a task raised `RateLimited`, with this number of seconds."""

@@ -7,7 +7,6 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import states
-from celery.result import AsyncResult
 
 from celery_throttle.control.known_limits import task_id_of
 from celery_throttle.control.reader import MOST, readers
@@ -136,7 +135,7 @@ class Scene:
     def _has_failed(self, body: Body) -> bool:
         """Return whether the last body of a task failed, or raised `RateLimited` and may not go back in line."""
         if isinstance(body.outcome, RateLimited):  # which is no failure to Celery
-            return bool(self._result(body.task_id).state == states.FAILURE)
+            return self._state(body.task_id) == states.FAILURE
         return body.state == states.FAILURE
 
     # -- one task ------------------------------------------------------------------------------------------------
@@ -175,7 +174,7 @@ class Scene:
             return f"it is {found.state}" + (f" by {found.worker}" if found.worker else "")
         if nodes := [each.node for each in self._living if task_id in each.ask(_look, _Look()).kept]:
             return f"it waits in worker {nodes[0]} for a slot, or for the store"
-        return self._unknown(task_id, bodies[-1].state if bodies else self._result(task_id).state)
+        return self._unknown(task_id, bodies[-1].state if bodies else self._state(task_id))
 
     def _unknown(self, task_id: str, state: str) -> str:
         """Return the state in words of a task that no store and no worker has."""
@@ -192,8 +191,9 @@ class Scene:
         except StoreUnavailable:
             return None
 
-    def _result(self, task_id: str) -> Any:
-        return AsyncResult(task_id, app=self.app)
+    def _state(self, task_id: str) -> str:
+        # By no `AsyncResult`: it unsubscribes when it is collected, maybe while another one does, which waits for ever.
+        return str(self.app.backend.get_state(task_id))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Scene:
         found = self._explained(task_id)
         if found is not None and found.state != "unknown":
             return found.state != "held" or not _is_of(found.worker, looks)
-        if not self._seen.bodies_of(task_id) and self._result(task_id).state in states.READY_STATES:
+        if not self._seen.bodies_of(task_id) and self._state(task_id) in states.READY_STATES:
             return True
         consuming = [worker for worker in looks if self._seen.calls[task_id].queue in worker.queues]
         return bool(consuming) and not any(worker.takes_messages for worker in consuming)
