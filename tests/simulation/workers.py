@@ -56,8 +56,8 @@ __all__ = [
     "Here",
     "Operator",
     "Worker",
+    "answers_to",
     "installed",
-    "kept_by",
     "leftovers",
     "name_of",
     "reap_calls",
@@ -139,15 +139,15 @@ def name_of(command: bytes) -> str:
     return ALONE if which.startswith(b"{") else which.decode()
 
 
-def kept_by(command: bytes, reply: Any) -> dict[str, bool]:
-    """Return of each delivery that a renewal was about whether it has its lease."""
+def answers_to(command: bytes, reply: Any) -> dict[str, int]:
+    """Return the answer of a renewal to each delivery that it was about."""
     values = command.split(b"\r\n")[2::2]
     said = json.loads(values[3 + int(values[2]) + 2])  # EVALSHA, script, keys, lease, the form, the request
     nonces = [each["nonce"] for each in said["held"]]
-    return {nonce: answer in _KEPT for nonce, answer in zip(nonces, reply[0], strict=True)}
+    return dict(zip(nonces, reply[0], strict=True))
 
 
-_KEPT = (1, 2)  # renewed, put back
+_RENEWED, _PUT_BACK = 1, 2
 
 
 class _Run(runs.Run):
@@ -550,12 +550,17 @@ class Worker:
             for permit in calls.held.values():
                 permit.safe_until_us = 0
 
-    def renewed(self, answers: dict[str, bool], until_us: int) -> None:
-        """A renewal was carried out: which deliveries still have their leases."""
+    def renewed(self, answers: dict[str, int], until_us: int) -> list[tuple[str, int]]:
+        """A renewal was carried out: return the tasks and attempts that were put back."""
+        put_back = []
         for calls in self.gate.groups:
             for permit in calls.held.values():
-                if answers.get(permit.holder.nonce):
+                answer = answers.get(permit.holder.nonce)
+                if answer in (_RENEWED, _PUT_BACK):
                     permit.safe_until_us = max(permit.safe_until_us, until_us)
+                if answer == _PUT_BACK:
+                    put_back.append((permit.holder.task, permit.holder.attempt))
+        return put_back
 
     # -- Celery's side --
 

@@ -23,8 +23,8 @@ from tests.simulation.workers import (
     Here,
     Operator,
     Worker,
+    answers_to,
     in_task,
-    kept_by,
     name_of,
     script_texts,
     store_told_of_success,
@@ -598,7 +598,10 @@ class World:
         self.say("renew", ask.worker, name_of(ask.command))
         ask.carry()
         if not isinstance(ask.reply, Exception):
-            ask.worker.renewed(kept_by(ask.command, ask.reply), self.clock.now_us + _LEASE_US)
+            answers = answers_to(ask.command, ask.reply)
+            for task_id, number in ask.worker.renewed(answers, self.clock.now_us + _LEASE_US):
+                # Since its lease had ended, a copy may wait in line, which runs if this run ends without a result.
+                self.book.attempt(task_id, number).may_begin_again("its lease had ended")
         for run in self._untold():
             if run.job.permit is not None:
                 run.safe_until_us = max(run.safe_until_us, run.job.permit.safe_until_us)
