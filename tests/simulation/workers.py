@@ -531,6 +531,12 @@ class Worker:
         return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
 
     @property
+    def going_back(self) -> list[tuple[str, int]]:
+        """Task ids and attempts that it will send back: the store has refused the call that did."""
+        rows = [run for calls in self.gate.groups for run in calls.outbox.arrived]
+        return [(run.request.id, run.attempt) for run in rows if run.pause is not None]
+
+    @property
     def asking(self) -> list[tuple[str, int]]:
         """The same of those that it would have started: they may be parked already."""
         return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]

@@ -253,7 +253,7 @@ class World:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
             if not self.scene.kinds[run.attempt.entry.task].late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
-        for task_id, number in worker.only_copies.intersection(worker.parking):
+        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
             self.book.attempt(task_id, number).excuse("its worker was killed before it could store it again")
         worker.unsettled.clear()
         self._unlock(worker)
