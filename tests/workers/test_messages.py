@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import celery
 import pytest
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
@@ -81,6 +82,11 @@ def of_link(before: str, label: str) -> str:
     return f"{before}>{label}"
 
 
+def of_errback(task_id: str) -> str:
+    """Return the id of the task that failed. With one argument each version of Celery runs it as a task."""
+    return task_id
+
+
 def of_callback(_outcome: object, label: str) -> str:
     return label
 
@@ -104,7 +110,12 @@ rejected_late = make_task("rejected_late", reject_at_times, bind=True, base=Thro
 follow = make_task("follow", of_link, base=Throttled, limit=SINGLE)
 collect = make_task("collect", of_chord)
 note = make_task("note", of_callback)
-note_error = make_task("note_error", of_callback)
+note_error = make_task("note_error", of_errback)
+
+
+acknowledged_in_time = pytest.mark.skipif(
+    celery.VERSION < (5, 7), reason="with threads a message is acknowledged after the run, which is remembered then"
+)
 
 
 @pytest.fixture
@@ -136,7 +147,7 @@ def _sender(args: tuple[Any, ...] = (1,), kwargs: dict[str, Any] | None = None, 
 
 
 def _linked(task: Any, task_id: str) -> None:
-    links = {"link": [note.s("linked"), note.si("", "linked")], "link_error": note_error.s("failed")}
+    links = {"link": [note.s("linked"), note.si("", "linked")], "link_error": note_error.s()}
     task.apply_async((1,), task_id=task_id, retries=2, **links)
 
 
@@ -176,6 +187,7 @@ MESSAGES: dict[str, Callable[[Any, str], None]] = {
 }
 
 
+@acknowledged_in_time
 @pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize(
     ("task", "protocol"),
@@ -226,12 +238,12 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[st
 def test_links_are_called_after_parking(throttle: ThrottleTest) -> None:
     with throttle.hold(SINGLE):
         linked = one.apply_async(("a",), link=note.s("linked"))
-        failing = fails.apply_async(("bad",), link_error=note_error.s("failed"))
+        failing = fails.apply_async(("bad",), link_error=note_error.s())
         for each in (linked, failing):
             throttle.assert_parked(each)
             assert each.state == "PENDING"
     throttle.assert_ran(note.s("a", "linked"), times=1)
-    throttle.assert_ran(note_error.s(failing.id, "failed"), times=1)
+    throttle.assert_ran(note_error.s(failing.id), times=1)
     with pytest.raises(ValueError, match="bad"):
         failing.get(timeout=20)
     assert_all_ended(throttle)
@@ -353,6 +365,7 @@ def test_a_parked_task_is_replaced_by_a_chain(throttle: ThrottleTest) -> None:
     assert_all_ended(throttle)
 
 
+@acknowledged_in_time
 @pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize("task", [one, one_late], ids=["early", "late"])
 def test_note_goes_with_the_acknowledgement(throttle: ThrottleTest, redis: Redis, task: Any) -> None:
