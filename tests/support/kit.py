@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from tests.support.looks import LOOK_EVERY, look_every
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.testing import ThrottleTest
 
-__all__ = ["assert_all_ended", "begun", "hints_only", "new_app", "task_maker", "throttle_celery_app", "throttle_server"]
+__all__ = [
+    "assert_all_ended",
+    "begun",
+    "hints_only",
+    "new_app",
+    "task_maker",
+    "throttle_celery_app",
+    "throttle_server",
+    "wait_acknowledged",
+]
 
 NOWHERE = "redis://127.0.0.1:1"
 
@@ -71,3 +82,9 @@ def assert_all_ended(throttle: ThrottleTest) -> None:
     """Assert that all tasks have ended, and have left no permit and no lock."""
     left = (*throttle.drain().left, *throttle.control.holders())
     assert not left, left
+
+
+def wait_acknowledged(throttle: ThrottleTest) -> None:
+    """Wait until the broker has no message that a worker has not acknowledged."""
+    with Redis.from_url(throttle.app.conf.broker_url) as client:
+        until(lambda: not client.exists(f"{throttle.prefix}:unacked_index"))

@@ -20,7 +20,7 @@ from celery_throttle import (
 from celery_throttle.testing import ThrottleTest
 from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
-from tests.support.kit import new_app, task_maker
+from tests.support.kit import new_app, task_maker, wait_acknowledged
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -98,6 +98,7 @@ def test_after_so_many_rounds_it_fails(throttle: ThrottleTest, name: str) -> Non
         ):
             result.get(timeout=10)
         assert throttle.drain().failed == (result.id,)
+        wait_acknowledged(throttle)
     assert ran == ["a"] * 3
     assert app.control.purge() == 0
 
@@ -222,6 +223,7 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: Thrott
         assert len(throttle.drain().failed) == len(ran) == 60
         assert throttle.control.limit(call_late).status().held_back is None
         throttle.assert_parked(call_late.delay("a", limit=call_late.name))
+        wait_acknowledged(throttle)
     assert app.control.purge() == 0
 
 
