@@ -150,6 +150,14 @@ def test_a_member_that_is_out_of_order_is_named(worker: TermsCaller, run: Run, r
     assert set(peek(redis).sets[index].values()) == {0}
 
 
+def test_the_place_of_no_lane_is_removed(worker: TermsCaller, run: Run, redis: Redis) -> None:
+    fill(worker)
+    (member,) = peek(redis).sets["oldest"]
+    redis.zadd(KEY["oldest"], {member.replace("1:api", "1:gone"): 0})
+    repair(run, redis, "the place of no lane")
+    assert list(peek(redis).sets["oldest"]) == [member]
+
+
 @pytest.mark.parametrize("index", ["heads", "lines", "leases"])
 def test_an_index_is_made_again(worker: TermsCaller, run: Run, redis: Redis, index: str) -> None:
     fill(worker)
