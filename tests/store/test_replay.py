@@ -108,3 +108,15 @@ def test_a_call_that_a_later_one_has_overtaken_does_nothing(
         peer.release(grant)
     assert not peer.put("t1", one).grants
     assert not peek(redis).records
+
+
+def test_grants_that_were_not_read_take_the_slots_of_the_next_call(worker: Caller) -> None:
+    """A full store refused a call, and an earlier copy of it was carried out later: nobody has read its answer."""
+    two = Limit("two", 2)
+    held = [worker.take(task, two) for task in ("h1", "h2")]
+    for task in ("t1", "t2"):
+        worker.put(task, two)
+    worker.exchange(ended=[ended(run) for run in held])
+    assert started(worker.exchange(1)) == ("t1",)
+    assert started(worker.exchange(1, read=worker.number - 1)) == ("t1",)
+    assert started(worker.exchange(1)) == ("t2",)
