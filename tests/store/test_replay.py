@@ -9,7 +9,7 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended, message_of, started
-from tests.store.peek import Snapshot, peek
+from tests.store.peek import KEY, Snapshot, peek
 
 
 def content(store: Snapshot) -> object:
@@ -120,3 +120,11 @@ def test_grants_that_were_not_read_take_the_slots_of_the_next_call(worker: Calle
     assert started(worker.exchange(1)) == ("t1",)
     assert started(worker.exchange(1, read=worker.number - 1)) == ("t1",)
     assert started(worker.exchange(1)) == ("t2",)
+
+
+def test_a_holder_that_asks_again_has_a_whole_lease(worker: Caller, one: Limit, redis: Redis) -> None:
+    run = worker.take("t", one)
+    till = peek(redis).leases["t"]
+    redis.zadd(KEY["leases"], {"t": till - 1000})
+    assert worker.exchange(asked=[run]).asked == (Answer.GRANTED,)
+    assert peek(redis).leases["t"] >= till
