@@ -100,8 +100,9 @@ def _buckets_of(task: Any) -> list[Bucket]:
         needs = policy.needs(values) if policy.varies else policy.same
     except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []
-    sites = Sites(settings_of(task.app).sites | {WORKER: str(task.request.hostname)})
-    return [bucket for bucket, _ in costs_of(needs.bound(sites).text)]
+    if any(limit.per for limit in policy.limits):
+        needs = needs.bound(Sites(settings_of(task.app).sites | {WORKER: str(task.request.hostname)}))
+    return [bucket for bucket, _ in costs_of(needs.text)]
 
 
 class _Readings:

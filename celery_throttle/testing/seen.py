@@ -69,8 +69,8 @@ class Seen:
         self.gates: list[Gate] = []
         self._publishing: dict[str, Call] = {}
         self._receivers: list[tuple[Any, Any]] = [
-            (before_task_publish, self._is_published),
-            (after_task_publish, self._was_published),
+            (before_task_publish, self._publishes),
+            (after_task_publish, self._published),
             (task_prerun, self._begins),
             (task_postrun, self._ended),
             (task_revoked, lambda request, **_: self._without_body(request.id)),
@@ -118,7 +118,7 @@ class Seen:
     def _changed(self) -> None:
         self.version = next(self._versions)
 
-    def _is_published(self, sender: Any, body: Any, headers: Any, **about: Any) -> None:
+    def _publishes(self, sender: Any, body: Any, headers: Any, **about: Any) -> None:
         if "id" not in headers or sender not in self._app.tasks:  # of an old protocol, or of another program
             return
         queue = about["declare"][0].name if about.get("declare") else about["routing_key"]
@@ -128,7 +128,7 @@ class Seen:
         published = 1 + (before.published if before else 0)
         self._publishing[headers["id"]] = Call(sender, tuple(body[0]), dict(body[1]), str(queue), eta, published)
 
-    def _was_published(self, headers: Any, **_: Any) -> None:
+    def _published(self, headers: Any, **_: Any) -> None:
         # Only now, because a publish may fail; only the signal before it has the queue.
         if (call := self._publishing.pop(headers.get("id"), None)) is not None:
             self.calls[headers["id"]] = call

@@ -342,6 +342,6 @@ def _seen(request: Request, path: str, done: str, count: int | None, /, **query:
 def python(bucket: Bucket | None, method: str, *values: object, **options: object) -> str:
     """Return the same change in Python, given the app."""
     given = [*map(repr, values), *(f"{name}={value!r}" for name, value in options.items() if value not in ("", None))]
-    key = "" if bucket is None or bucket.key is None else f", key={str(bucket.key)!r}"
+    key = "" if bucket is None or bucket.key is None else f", key={bucket.key!r}"
     limit = "" if bucket is None else f".limit({bucket.name!r}{key})"
     return f"ThrottleControl(app){limit}.{method}({', '.join(given)})"

@@ -419,7 +419,7 @@ permits are counted for each worker:
 a task that waits is started by the host that has room:
     a7: take t1 t2 on=gpu/host:2; a7: park p0 p1 p2 p3 on=gpu/host:2 slots=1 = -; a8: look slots=8 = p0, p1
     used = gpu/host=a7 2, gpu/host=a8 2
-all hosts have one line, so a task that comes to a host with room does not start before those that wait:
+all hosts have one line, so a task that comes to a host with room does not start before older tasks:
     a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; a8: ask late on=gpu/host:2 = must_park, p
     a8: park late on=gpu/host:2; a7: park later on=gpu/host:2; a7: end t1 slots=1 = late
 a task does not start before one that waits for a host and for another limit:

@@ -111,7 +111,7 @@ def test_a_call_that_a_later_one_has_overtaken_does_nothing(
 
 
 def test_grants_that_were_not_read_take_the_slots_of_the_next_call(worker: Caller) -> None:
-    """A full store refused a call, and an earlier copy of it was carried out later: nobody has read its answer."""
+    """A full store refused a call, and an earlier copy of it was carried out later: its answer was not read."""
     two = Limit("two", 2)
     held = [worker.take(task, two) for task in ("h1", "h2")]
     for task in ("t1", "t2"):

@@ -78,7 +78,7 @@ def test_the_command_shows_the_permits_of_one_host(app: Any, key: str) -> None:
 
 
 def test_a_key_is_written_as_it_is_read(app: Any) -> None:
-    """Also where a program reads it, and in commands that a finding or a shell completes."""
+    """Also where a program reads it, and in the command of a finding."""
     throttle = ThrottleControl(app)
     keys = [each.key for each in throttle.limit("gpu").keys().rows]
     assert sorted(keys, key=str) == ["any host", "host=a7", "host=a8"]
