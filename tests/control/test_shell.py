@@ -196,14 +196,16 @@ def completed(shell: Shell, line: str, **env: str) -> list[str]:
 def test_completion(shell: Shell, of_features: TermsCaller) -> None:
     tenant = Limit("tenant", 1, key="tenant")
     of_features.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
+    of_features.put("waits", Limit("box", 1, per="host"))
     app = "celery -A tests.support.apps.features throttle"
     assert completed(shell, f"{app} pau") == ["pause"]
     offered = completed(shell, f"{app} show ")
     assert {"gpu", "single", "tests.support.apps.features.work", "tenant"} <= set(offered)
     assert completed(shell, f"{app} pause t") == sorted(name for name in offered if name.startswith("t"))
     assert completed(shell, f"{app} pause tenant --key ") == ["acme"]
+    assert completed(shell, f"{app} show box --key ") == ["any host"]
     assert completed(shell, f"{app} pause --key a") == []
-    assert completed(shell, f"celery throttle show --url {shell.env['BROKER_URL']} ") == ["tenant"]
+    assert completed(shell, f"celery throttle show --url {shell.env['BROKER_URL']} ") == ["box", "tenant"]
 
 
 def test_completion_where_something_is_missing(shell: Shell) -> None:
