@@ -208,3 +208,17 @@ def test_task_whose_id_is_no_text_is_set_aside(app: Any, worker: TermsCaller, re
     assert redis.hexists(KEY["aside"], name)
     ThrottleControl(app).limit("api").override(9)
     assert started(worker.look(9)) == ("t4",)
+
+
+def test_a_field_is_repaired_where_no_task_waits(worker: TermsCaller, run: Run, redis: Redis) -> None:
+    worker.arrive("t1", ONE)
+    redis.hset(KEY["meta"], "stamp", b"?")
+    repair(run, redis, "! meta[stamp]")
+
+
+def test_places_of_no_task_in_one_line(worker: TermsCaller, run: Run, redis: Redis) -> None:
+    """Each of them stood first in the line until it was removed."""
+    fill(worker)
+    (lane,) = peek(redis).lanes
+    redis.zadd(KEY["lines"], {f"{lane}\0{number:016d}.gone": 0 for number in (1, 2, 3)})
+    repair(run, redis, "the place of no task")

@@ -218,3 +218,12 @@ def test_oldest_writes_nothing_and_costs_the_same_with_more_keys(
             worker.put(f"{batch} {number}", of(f"{batch} {number}"))
         costs.append(cost_of_reading(redis, call))
     assert costs[0] == costs[1] <= 6
+
+
+def test_a_place_that_names_no_task_is_skipped(worker: TermsCaller, redis: Redis, steering: Steering) -> None:
+    for task in ("t1", "t2", "t3"):
+        worker.arrive(task, ONE)
+    (lane,) = peek(redis).lanes
+    redis.zadd(KEY["lines"], {f"{lane}\0-": 0})
+    assert firsts(steering, "api") == ["t3"]
+    redis.zrem(KEY["lines"], f"{lane}\0-")

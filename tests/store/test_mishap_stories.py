@@ -25,6 +25,8 @@ a holder is set aside by its end [garbage | empty | list | number | foreign | ol
     take t1; park t2; spoil t1 *; end t1 slots=1 = t2; used = gpu 1
 another delivery of it runs [garbage | empty | list | number | foreign | older]:
     take t0; park t1; spoil t1 *; end t0; arrive t1 slots=1; held = t1
+the permit of a holder is free again in the call that finds its record [garbage | empty | list | number]:
+    take t; spoil t *; ask new t = must_park granted
 another delivery that waited for it goes on:
     take t; peer: park t; spoil t needs; expire t; peer: look = t; aside = t
 of a record that is no record both messages are kept [garbage | empty | list | number | foreign | older]:

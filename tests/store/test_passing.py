@@ -10,7 +10,7 @@ from celery_throttle.store.exchange import Arrival
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, started
 from tests.store.hints import Hints
-from tests.store.peek import let_come_due, pass_over, peek
+from tests.store.peek import KEY, let_come_due, pass_over, peek
 
 pytestmark = pytest.mark.usefixtures("clock")  # time stands still
 
@@ -66,3 +66,17 @@ def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, r
         pass_over(redis, "gpu", f"dead{number:02}")
     assert started(worker.look(1)) == ()  # a call looks at so many lanes; the next ones go on at once
     assert worker.look_on(1) == ["ours"]
+
+
+def test_a_lane_has_its_turn_again_in_the_same_call(worker: Caller, stranger: Caller, redis: Redis) -> None:
+    """Also at a key that the call has looked at before."""
+    tenant = Limit("tenant", 1, key="id")
+    held = worker.take("t1", tenant)
+    stranger.put("theirs", tenant)
+    worker.put("ours", tenant)
+    worker.release(held, slots=0)
+    pass_over(redis, "tenant\x1fk", "q2")
+    worker.look(0)
+    redis.zadd(KEY["due"], {"limit:tenant": 0})
+    let_pass(redis)
+    assert started(worker.look()) == ()

@@ -8,6 +8,7 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from tests.store.caller import Caller
 from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import expire, lapse, peek
 from tests.support.waiting import until
 
@@ -39,3 +40,11 @@ def test_killed_workers_go_also_where_no_task_ever_waits(redis: Redis, two: Limi
         caller.release(caller.take("t", two))
         lapse(redis, f"workers:{caller.name}")
     assert peek(redis).hashes["workers"].keys() == {f"{8:08x}"}
+
+
+def test_locks_that_end_by_themselves_go_also_where_no_task_ever_waits(once: LockCaller, redis: Redis) -> None:
+    """There is no beat, so each task that takes such a lock clears some."""
+    for number in range(9):
+        once.end(once.start(f"t{number}", plan_of(f"order-{number}", lock_until="expires")))
+        lapse(redis, f"locks:order-{number}")
+    assert peek(redis).locks.keys() == {"order-8"}

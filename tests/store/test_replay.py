@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from redis import Redis
@@ -9,6 +10,7 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended, message_of, started
+from tests.store.lock_caller import PLAN, LockCaller, end_lock
 from tests.store.peek import KEY, Snapshot, peek
 
 
@@ -128,3 +130,23 @@ def test_a_holder_that_asks_again_has_a_whole_lease(worker: Caller, one: Limit, 
     redis.zadd(KEY["leases"], {"t": till - 1000})
     assert worker.exchange(asked=[run]).asked == (Answer.GRANTED,)
     assert peek(redis).leases["t"] >= till
+
+
+def test_a_permit_that_the_answer_gives_back_is_for_the_next_task(
+    once: LockCaller, worker: Caller, one: Limit, redis: Redis
+) -> None:
+    """Another task has got the lock of the granted one before the worker read the reply."""
+    once.start("t", PLAN, one)
+    worker.put("waits", one)
+    end_lock(redis)
+    LockCaller(redis, "eeeeeeee", "q").start("other", PLAN)
+    assert once.again().asked == (Answer.MUST_PARK,)
+    assert started(worker.look()) == ("waits",)
+
+
+def test_a_confirmed_copy_is_forgotten_at_once(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one)
+    peer.release(peer.look().grants[0])
+    assert json.loads(peek(redis).hashes["workers"][worker.name])["confirms"] == ["0 t"]
+    worker.look()
+    assert "confirms" not in json.loads(peek(redis).hashes["workers"][worker.name])

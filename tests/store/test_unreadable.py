@@ -358,3 +358,11 @@ def test_stray_members_hold_up_a_task_for_few_calls(
         found += started(worker.look())
     assert found == ["t2"]
     assert not redis.zcard(KEY[index])
+
+
+def test_a_place_of_an_empty_lane_holds_up_no_task(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Nor for the time of that call."""
+    held = worker.take("t", one)
+    worker.put("waits", one)
+    redis.zadd(KEY["heads"], {f"gpu\0{1:016d}\0001:gpu\0q9": 0})
+    assert started(worker.release(held, slots=1)) == ("waits",)

@@ -33,12 +33,15 @@ local function oldest_member(lane, entry)
   return limit_of(entry.at) .. '\0' .. (entry.came or entry.rank) .. lane
 end
 
+-- Return the member of KEYS heads for a lane, to add or remove it: then another lane may be first.
+local function changed_head(lane, entry)
+  state.heads[entry.at] = nil
+  return entry.at .. '\0' .. entry.rank .. '\0' .. lane
+end
+
 local function unlist(lane, entry)
   if entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
-  if entry.at and not entry.passed then
-    state.heads[entry.at] = nil
-    redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
-  end
+  if entry.at and not entry.passed then redis.call('ZREM', HEADS, changed_head(lane, entry)) end
   unready(lane, entry)
 end
 
@@ -103,8 +106,7 @@ local function list_at(lane, entry, bucket, first)
   redis.call('ZADD', OLDEST, 0, oldest_member(lane, entry))
   if not entry.passed then
     if is_new and not first_at(bucket) then state.began[bucket] = true end
-    state.heads[bucket] = nil
-    redis.call('ZADD', HEADS, 0, bucket .. '\0' .. entry.rank .. '\0' .. lane)
+    redis.call('ZADD', HEADS, 0, changed_head(lane, entry))
   end
   if string.find(bucket, '\29', 1, true) then make_ready(lane, entry, first.ticket) end
   save_lane(lane, entry)
@@ -131,20 +133,3 @@ end
 
 -- How many members that name nothing are skipped; settling removes them.
 local STRAYS_MOST = 8
-
--- Return the first task of a lane: { task, place, ticket, member }, or nil.
-local function first_of(lane)
-  if state.firsts[lane] then return state.firsts[lane] end
-  local from, last = '[' .. lane .. '\0', '(' .. lane .. '\1'
-  for _ = 1, STRAYS_MOST do
-    local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, 1)[1]
-    if not found then return nil end
-    local first = member_parts(lane, found)
-    if first then
-      state.firsts[lane] = first
-      return first
-    end
-    to_settle('stray', LINES, found, lane)
-    from = '(' .. found
-  end
-end

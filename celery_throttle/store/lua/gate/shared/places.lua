@@ -68,3 +68,20 @@ local NOUGHT = 1000000000000000
 local function ordered(number)
   return string.format('%016.0f', number + NOUGHT)
 end
+
+-- Return the first task of a lane: { task, place, ticket, member }, or nil.
+local function first_of(lane)
+  if state.firsts[lane] then return state.firsts[lane] end
+  local from, last = '[' .. lane .. '\0', '(' .. lane .. '\1'
+  for _ = 1, STRAYS_MOST do
+    local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, 1)[1]
+    if not found then return nil end
+    local first = member_parts(lane, found)
+    if first then
+      state.firsts[lane] = first
+      return first
+    end
+    to_settle('stray', LINES, found, lane)
+    from = '(' .. found
+  end
+end

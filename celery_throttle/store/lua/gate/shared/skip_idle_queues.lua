@@ -4,8 +4,7 @@ local OFFER_MS, PASS_MS = 100, 60000
 -- The queue did not take its turn in time. Other lanes may go first until a worker of the queue comes, or
 -- some time has passed.
 local function pass_over(lane, entry)
-  state.heads[entry.at] = nil
-  redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
+  redis.call('ZREM', HEADS, changed_head(lane, entry))
   redis.call('ZADD', DUE, NOW + PASS_MS, 'lane:' .. lane)
   entry.passed, entry.offered = true, nil
   save_lane(lane, entry)
@@ -16,8 +15,7 @@ local function take_back(lane, entry)
   if not entry.passed or not entry.at or not entry.rank then return end
   redis.call('ZREM', DUE, 'lane:' .. lane)
   entry.passed, entry.offered = nil, nil
-  state.heads[entry.at] = nil
-  redis.call('ZADD', HEADS, 0, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
+  redis.call('ZADD', HEADS, 0, changed_head(lane, entry))
   save_lane(lane, entry)
   touch(entry.at)
 end

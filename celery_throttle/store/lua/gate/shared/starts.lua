@@ -78,11 +78,8 @@ end
 
 -- Give the slots of the caller to the next tasks, and send hints to other workers.
 local function serve()
+  if state.adds_ends then reap_ends(4) end -- so that ended fields do not pile up where there is no beat
   if next(state.unsettled) then settle() end
-  if state.adds_ends then
-    reap_ends(4) -- so that ended fields do not pile up where there is no beat
-    if next(state.unsettled) then settle() end
-  end
   if not any_parked() then return end
   catch_up()
   local left = MOST_WORK
