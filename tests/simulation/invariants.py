@@ -186,15 +186,19 @@ def overtaken(
     """Return the tasks that arrived long before this one, and could have had its slot (13, 14).
 
     This holds where every call gets through at once. A worker without a free slot has prefetched the `waiting` ones, as
-    Celery does. In each of so many workers they and the parked take turns, so one of them may go first in each.
+    Celery does. In each of so many workers they and the parked take turns, so one of them may go first in each. Of a
+    line, only the first task could have had the slot.
     """
-    arrived = list(book.arrived)
+    arrived, lines = list(book.arrived), set()
     place, queue = arrived.index(started.entry.task_id), queue_of[started.entry.task]
     for task_id in arrived[: max(place - _MOST_PLACES_OFF, 0)]:
         entry = book.entries[task_id]
         kind = scene.kinds[entry.task]
         counts = kind.ordered and not kind.identity and queue_of[entry.task] == queue and task_id not in waiting
         if counts and not entry.runs() and task_id not in book.given and _has_room(kind, entry, scene, used):
+            if (line := frozenset(kind.taken(entry.arguments))) in lines:
+                continue
+            lines.add(line)
             entry.overtaken += 1
             if entry.overtaken <= workers:
                 continue
