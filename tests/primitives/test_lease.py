@@ -491,7 +491,7 @@ def test_a_cancelled_wait_leaves_it_to_others(awaited: LeasedLock, other: Leased
     task = aio_side.start(lambda: awaited.in_loop().acquire(blocking=True, timeout=60))
     until(lambda: awaited.waiting() == 1)
     aio_side.cancel(task)
-    until(lambda: awaited.waiting() == 0)
+    until(lambda: awaited.waiting() == 0 == aio_side.at_work())
     assert held.renew()
     held.release()
     assert other.take()
