@@ -82,6 +82,8 @@ a newer attempt of a task before all others takes no turn:
 RATES = """
 a booking ends by itself:
     wait 0; take m1 on=mail@20/s; end m1; booked = mail; wait 1; reap; booked = -
+bookings move with a clock that was set back, once:
+    wait 0; take m1 on=mail@1/s; wait -5; ask m2 on=mail@1/s = must_park; ask m2 on=mail@1/s = must_park
 starts come as the rate allows:
     wait 0; arrive m0 m1 m2 m3 on=mail@20/s^2 = m0 m1; look slots=9 = -
     wait 0.049; look slots=9 = -; wait 0.001; look slots=9 = m2; look_when_told 50 60 = m3; used = mail 4

@@ -164,6 +164,28 @@ def test_how_many_wait(worker: Caller, redis: Redis, garbage: bytes) -> None:
     worker.withdraw("t3")
 
 
+def test_a_lane_leaves_the_limit_where_it_was_listed(worker: Caller, redis: Redis) -> None:
+    """The first task waits at the second of its limits. Listed again, it begins at the first."""
+    both = terms(Limit("own", 1), Limit("shared", 1)).same
+    held = worker.take("holds", terms(Limit("shared", 1)).same)
+    worker.put("waits", both, slots=1)
+    (lane,) = peek(redis).lanes
+    assert peek(redis).lanes[lane]["at"] == "shared"
+    spoil(redis, "lanes", lane, b"?")
+    worker.release(held)
+    check(peek(redis))
+
+
+def test_how_many_wait_where_any_number_may(worker: Caller, one: Limit, redis: Redis) -> None:
+    """No task asks for that number, but each changes it."""
+    worker.take("t1", one)
+    worker.put("t2", one)
+    spoil(redis, "waiting", one.name, b"x")
+    worker.put("t3", one)
+    assert dropped(redis) == {("waiting", one.name)}
+    worker.withdraw("t2", "t3")
+
+
 @each_garbage
 def test_how_far_rates_are_booked(worker: Caller, redis: Redis, garbage: bytes) -> None:
     needs = terms(RATED).same

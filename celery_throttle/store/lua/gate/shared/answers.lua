@@ -71,7 +71,7 @@ local function reply_with(answers)
     list[#list + 1] = bucket
   end
   local more = 0
-  if any_parked() and not state.all_served and oldest_ready() then more = 1 end
+  if any_parked() and settling() == 0 and oldest_ready() then more = 1 end
   return {
     state.call, answers, grant_rows(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
     state.mute and 0 or 1, state.reclaimed,

@@ -101,7 +101,6 @@ local LEASE_MS = tonumber(ARGV[1])
 -- away: whether the store was away
 -- prolonged: leases were prolonged after an outage
 -- parked: whether any task is parked
--- all_served: no other task can start for the caller
 -- first_lease: when the first lease ends
 -- mute: hints are refused
 -- only_reads: this script writes nothing

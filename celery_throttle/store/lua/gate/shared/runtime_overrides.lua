@@ -91,7 +91,7 @@ local function hold_back(bucket, pause_ms, by)
   touch(bucket)
 end
 
+-- The time of some overrides is over. Each bucket with a line is due at that time, see room_for.
 local function override_lapsed(bucket)
   save_overrides(bucket, load_overrides(bucket))
-  touch(bucket)
 end

@@ -85,13 +85,9 @@ local function serve()
   local left = MOST_WORK
   -- A task without limits also waits until a store that was emptied has settled, because the task may run
   -- elsewhere.
-  state.all_served = settling() > 0
-  while state.slots > 0 and left > 0 and not state.all_served do
+  while state.slots > 0 and left > 0 and settling() == 0 do
     local lane, listed = oldest_startable()
-    if not lane then
-      state.all_served = true
-      break
-    end
+    if not lane then break end
     state.hot[lane] = nil
     left = left - 2 - #needs_of(parts_of(lane) or '')
     if is_listed(lane, listed) then start_first(lane) else drop_listed(lane, listed) end
