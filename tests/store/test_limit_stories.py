@@ -445,6 +445,9 @@ a permit of a lost worker comes back on its host:
     a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p
 workers of the site get the hint, as the worker that gave the permit back has no slot:
     a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; listen; a7: end t1; hints = site host=a7
+another lane of the site is announced to the worker that had no slot more:
+    a7: take h1 h2 on=api:2; a7: park t1 on=api:2+gpu/host:1; a7: park t2 on=api:2+disk/host:1
+    a7: end h1 h2 slots=1 = t1; more = True; a7: look = t2
 a raised limit starts tasks on each site:
     a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a7: park p1 p2 p3 on=gpu/host:2; listen
     a7: deploy gpu/host:3; hints = site host; a7: look slots=4 = p1; a8: look slots=4 = p2
