@@ -294,3 +294,14 @@ def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     assert started(reply) == ("newer",)
     assert peek(redis).lanes.keys() == {"\0q"}
     assert told(once.look_once()) == [("older", "replaced", "newer")]
+
+
+def test_the_next_task_of_a_lock_comes_before_a_later_task_of_the_same_call(once: LockCaller, one: Limit) -> None:
+    """The lock ends with a row of that call, so the task that waited for it is in line for its permit."""
+    first = once.start("first", PLAN)
+    once.give_up("same", "first")
+    once.put_once("waits", PLAN, one)
+    back = first.held._replace(message=b"again", pause=(0.0, ""))
+    reply = once.exchange(back=[back, once.arrival("late", one)])
+    assert reply.arrived == (Answer.SENT_BACK, Answer.MUST_PARK)
+    assert started(reply) == ("waits",)

@@ -19,10 +19,7 @@ end
 
 local function answer_rows(rows)
   local answers = {}
-  for i, row in ipairs(rows) do
-    answers[i] = answer_row(row)
-    if next(state.unsettled) then settle() end
-  end
+  for i, row in ipairs(rows) do answers[i] = answer_row(row) end
   return answers
 end
 

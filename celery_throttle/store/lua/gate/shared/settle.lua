@@ -1,5 +1,6 @@
--- Settling: the consequences of a change, worked off until none is left. Each row, and each thing that time
--- has ended, is settled separately. So each row finds the consequences of those before it.
+-- Settling: the consequences of a change, worked off until none is left. Each end of a run, and each thing
+-- that time has ended, is settled separately. A row of a new task settles first, see mend_record. So each row
+-- finds the consequences of those before it.
 
 local function settle_one(rule, ...)
   if rule == 'waiting' then return each_goes_on(...) end
