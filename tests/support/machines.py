@@ -6,23 +6,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-__all__ = ["on_any_machine", "one_of", "run_machine"]
-
-T = TypeVar("T")
+__all__ = ["on_any_machine", "run_machine"]
 
 #: For tests with values by Hypothesis: however slow the machine is at the moment.
 on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def one_of(things: Sequence[T], pick: int) -> T:
-    """Return the thing that a drawn number picks."""
-    return things[pick % len(things)]
 
 
 def run_machine(
