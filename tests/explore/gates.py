@@ -48,14 +48,15 @@ def real_gates(config: Config) -> Iterator[Gates]:
 def _scene_of(config: Config) -> Scene:
     first = config.tasks[0]
     alike = all((task.needs, task.late, task.dedup) == (first.needs, first.late, first.dedup) for task in config.tasks)
-    if not alike or first.needs not in ("", "1:gpu") or config.limits != {"gpu": "1"} or config.ticks:
+    permits = config.permits["gpu"]
+    if not alike or first.needs not in ("", "1:gpu") or config.limits != {"gpu": str(permits)} or config.ticks:
         raise CannotReplay(f"{config.name}: only tasks that are alike, with one permit of one limit")
     app = App("explore", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
     app.conf.update(
         throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
         worker_send_task_events=False, throttle_on_store_error="hold",
     )  # fmt: skip
-    scene = Scene(app, {"gpu": 1}, {})
+    scene = Scene(app, {"gpu": permits}, {})
     dedup, options = first.dedup, {}
     if dedup:
         options = {"on_conflict": dedup.on_conflict, "lock_until": dedup.lock_until, "lock_ttl": dedup.lock_ttl}
@@ -66,7 +67,7 @@ def _scene_of(config: Config) -> Scene:
         identity="n" if dedup else "",
         remember=dedup.remember if dedup else 0.0,
     )
-    scene.add(kind, **options, **({"limit": Limit("gpu", 1)} if first.needs else {}))
+    scene.add(kind, **options, **({"limit": Limit("gpu", permits)} if first.needs else {}))
     app.finalize()
     return scene
 
@@ -185,6 +186,7 @@ class Gates:
         assert worker.channel is not None, "it has no connection to the broker"
         world.receive(worker, world.broker.deliver(worker.channel, _QUEUE, world.clock.now_us))
         self._turn(worker)
+        self._begin(worker)
 
     def _call(self, place: str, how: str = "") -> None:
         if how not in ("", "wait", "killed"):
@@ -209,6 +211,10 @@ class Gates:
         for pipe in self._pipes(worker):
             self.world.hear(pipe, len(pipe.replies))
         self._turn(worker)
+        self._begin(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        """Let the pool begin all jobs that it has."""
         for job in worker.pool.jobs:
             if job.state == "sent":
                 self.world.begin(worker, job)

@@ -24,7 +24,7 @@ def explore(*options: str) -> str:
 
 
 WALKS = 2
-PLAIN = ("plain/3", "plain/2:lease+late-renewal", "early/2:killed")
+PLAIN = ("plain/3", "plain/2:lease+late-renewal", "early/2:killed", "passing/2:broker")
 ONCE = ("once/2/skip/by-name:broker", "once/2/remember/awaited/gpu:lease")
 
 
@@ -40,3 +40,10 @@ def test_a_trace_is_replayed_through_real_gates() -> None:
     steps = "deliver 0; call 0; end 0 w1:1 limited; renew 0; call 0; renewal 0"
     trace = ("--world", "plain/2:limited+late-renewal", "--trace", steps)
     assert explore(*trace) == explore(*trace, "--gates") == "plain/2:limited+late-renewal: well"
+
+
+def test_a_task_that_is_acknowledged_late_never_runs_beside_its_redelivery() -> None:
+    """The broker connection of its worker ends right after it began: it asked for its permit, so the store has it."""
+    steps = "deliver 0; call 0; end 0 w1:1 success; deliver 0; broker-lost 0; deliver 1; call 1"
+    trace = ("--world", "passing-late/2:broker", "--trace", steps)
+    assert explore(*trace, "--gates") == "passing-late/2:broker: well"

@@ -40,7 +40,7 @@ def deliver(world: World, place: int, copy: Copy) -> None:
     if not worker.closed.isdisjoint([world.bound(each, nonce) for each in task.buckets]):
         run.state = "parking"
         worker.say.arrived.append(nonce)
-    elif world.config.passes_on and worker.spare and not run.redelivered and not run.lock:
+    elif worker.spare and not run.redelivered and _is_plain(world, run):
         worker.permits[nonce] = worker.spare.popitem()[1]
         worker.passed.append(nonce)
         _begin(world, worker, run)
@@ -242,7 +242,7 @@ def end(world: World, place: int, nonce: str, outcome: str) -> None:
         world.acknowledge(worker, run)
         run.acked = True
     facts = _facts(worker, run, Result(outcome), began=True)
-    if world.config.passes_on and _can_pass(worker, run, facts, task.buckets):
+    if _is_plain(world, run) and _can_pass(worker, facts, task.buckets):
         permit = worker.permits.pop(nonce)
         permit.result = permit.result or outcome
         worker.passed = [each for each in worker.passed if each != nonce]
@@ -252,8 +252,13 @@ def end(world: World, place: int, nonce: str, outcome: str) -> None:
         _over(world, worker, run, facts)
 
 
-def _can_pass(worker: Worker, run: Run, facts: Facts, buckets: list[str]) -> bool:
-    fits = facts.message is Message.NOBODY and not run.lock and not worker.leaving
+def _is_plain(world: World, run: Run) -> bool:
+    """As `Tasks.is_plain` of the real gate."""
+    return world.config.passes_on and not run.lock and not world.task(run).late
+
+
+def _can_pass(worker: Worker, facts: Facts, buckets: list[str]) -> bool:
+    fits = facts.message is Message.NOBODY and not worker.leaving
     return fits and worker.closed.isdisjoint(buckets)
 
 

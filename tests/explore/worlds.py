@@ -26,7 +26,7 @@ from typing import get_args
 
 from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
 
-__all__ = ["CI_WORLDS", "FAULTS", "KNOWN", "STEERING", "Config", "Task", "make"]
+__all__ = ["CI_WORLDS", "FAULTS", "STEERING", "Config", "Task", "make"]
 
 #: The faults, and their effects.
 FAULTS = {
@@ -139,6 +139,7 @@ def _shaped(name: str, kind: str, count: int) -> Config:
     one_each = {"api": 1, "gpu": 1}
     paced = '{"permits":1,"rates":[[1,1000000,1]],"max_parked":0}'
     both = ("1:gpu\x1fa\x011:api", "1:api", "1:gpu\x1fa\x011:api", "1:gpu\x1fa")
+    passing = replace(plain, passes_on=True, slots=(2, 1), limits={"gpu": "2"}, permits={"gpu": 2})
     sited = ("1:gpu\x1f\x1dhost", "1:gpu\x1f\x1dhost\x011:api")
     shapes = {
         "plain": plain,
@@ -161,7 +162,8 @@ def _shaped(name: str, kind: str, count: int) -> Config:
         ),
         "rate": replace(plain, limits={"gpu": paced}, ticks=True),
         "queues": replace(plain, tasks=tuple(Task(queue="qz"[i % 2]) for i in every), queues=("q", "z"), ticks=True),
-        "passing": replace(plain, passes_on=True, slots=(2, 1), limits={"gpu": "2"}, permits={"gpu": 2}),
+        "passing": replace(passing, tasks=(Task(late=False),) * count),
+        "passing-late": passing,
     }
     if kind not in shapes:
         raise ValueError(f"{name}: no shape {kind!r}, only {', '.join([*shapes, 'once'])}")
@@ -202,6 +204,7 @@ CI_WORLDS = {
     "plain/2:pause+resume": 315,
     "plain/2:override+reset": 329,
     "plain/2:limited+late-renewal": 460,
+    "passing/2:broker": 1569,
     "keys/3": 129,
     "both/3": 466,
     "rate/2": 176,
@@ -220,11 +223,4 @@ CI_WORLDS = {
     "once/2/started/gpu:lease": 454,
     "once/2/expires/awaited:lease": 346,
     "once/2/remember/awaited/gpu:lease": 1030,
-}
-#: Worlds with a fault that is known and not repaired, and that fault.
-KNOWN = {
-    "passing/2:broker": (
-        "a permit that passes from run to run is told a moment later; if the broker connection of that worker ends "
-        "just then, the redelivery runs on another one beside the first"
-    ),
 }

@@ -44,7 +44,6 @@ def peace(steps: Steps) -> None:
     deadline = world.clock.after(_LONGEST)
     _settle(steps)
     check_ghosts(world)
-    world.unlock(world.in_vain)
     while not _is_over(steps):
         if world.clock.now_us > deadline:
             check_end(world.book)

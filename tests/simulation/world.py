@@ -87,8 +87,6 @@ class World:
         self.results_away = False
         #: Whether all messages arrive at once, and the order of starts counts.
         self.prompt = False
-        #: Task ids that were given back to a broker which had given them to others since.
-        self.in_vain: list[str] = []
         self._started: list[Attempt] = []
         self.step = 0
         self._digest = hashlib.blake2b(digest_size=8)
@@ -540,8 +538,6 @@ class World:
             if not job.discarded:
                 self._counts(run)
                 worker.unsettled.append(run)
-                if run.outcome == "requeue" and worker.channel and run.from_broker not in worker.channel.unacked:
-                    self.in_vain.append(run.attempt.entry.task_id)
         if not job.discarded:
             self.act(worker, worker.job_says, self._call_back, job)
 

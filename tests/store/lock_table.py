@@ -49,7 +49,7 @@ class Event(str, Enum):
     FAILS_KEPT = "the run fails before its lock expires"
     WAITS = "the run ends, and a delivery follows (a retry, or back in line)"
     WAITS_NEVER = "the same, but it was revoked while it ran"
-    VAIN = "the run was granted, and did not begin; nothing had claimed the lock"
+    UNCLAIMED = "the run ends, and a delivery follows; nothing had claimed the lock"
     NOTHING = "the run ends with nothing (ignored, rejected)"
     NOTHING_KEPT = "the run ends with nothing before its lock expires"
     LOST = "the lease of the run ends"
@@ -178,7 +178,7 @@ TABLE: dict[Event, dict[State, Cell]] = {
     _E.FAILS_KEPT: {**_same(*_FREE, _S.QUEUED), _S.RUNNING: Cell(_S.FAILED, follower=_F.OUTCOME)},
     _E.WAITS: {**_same(*_FREE, _S.QUEUED, _S.DONE), **_to(Cell(_S.QUEUED), _S.RUNNING, _S.STARTED)},
     _E.WAITS_NEVER: {**_same(*_FREE, _S.DONE), **_to(_HEIR, _S.QUEUED, _S.RUNNING, _S.STARTED)},
-    _E.VAIN: {**_same(*_FREE, _S.QUEUED), **_to(_HEIR, _S.RUNNING, _S.STARTED)},
+    _E.UNCLAIMED: {**_same(*_FREE, _S.QUEUED), **_to(_HEIR, _S.RUNNING, _S.STARTED)},
     _E.NOTHING: {**_same(*_FREE, _S.QUEUED, _S.DONE), **_to(_HEIR, _S.RUNNING, _S.STARTED)},
     _E.NOTHING_KEPT: {**_same(*_FREE, _S.QUEUED), _S.RUNNING: Cell(_S.QUEUED)},
     _E.LOST: {**_same(*_FREE, _S.DONE), **_to(_HEIR, _S.RUNNING, _S.STARTED)},
@@ -219,7 +219,7 @@ IMPOSSIBLE: dict[Event, dict[State, Why]] = {
     _E.FAILS_KEPT: {_S.STARTED: _REFUSED, _S.DONE: _NO_RUN, _S.FAILED: _NO_RUN},
     _E.WAITS: {_S.FAILED: _NO_RUN},
     _E.WAITS_NEVER: {_S.FAILED: _NO_RUN},
-    _E.VAIN: {_S.DONE: _NO_RUN, _S.FAILED: _NO_RUN},
+    _E.UNCLAIMED: {_S.DONE: _NO_RUN, _S.FAILED: _NO_RUN},
     _E.NOTHING: {_S.FAILED: _NO_RUN},
     _E.NOTHING_KEPT: {_S.STARTED: _REFUSED, _S.DONE: _NO_RUN, _S.FAILED: _NO_RUN},
     _E.LOST: {_S.QUEUED: _NO_RUN, _S.FAILED: _NO_RUN},

@@ -164,6 +164,12 @@ a start that is asked for again is refused when another task has the lock:
     start t1; lapse locks:same; peer: start t2; again = must_park; lock = t2 running; held = t2
 a grant is not replayed when another task has the lock:
     put t1 slots=1 = t1 run; lapse locks:same; peer: start t2; again = -; lock = t2 running; held = t2
+a task that nothing has claimed keeps no lock until it comes again [retry | again | requeue | return]:
+    start t1; peer: arrive t2 = -; end t1 * slots=1 = t2 run
+    peer: arrive t1 attempt=1 = -; end t2 slots=1 = t1 conclude t2
+a task keeps the lock that its retry has claimed:
+    start t1; peer: arrive t2 = -; claim t1 = ours; end t1 retry slots=1 = -; lock = t1 queued; lasts_hours 1
+    start t1 attempt=1; end t1 slots=1 = t2 conclude t1
 tokens grow over a loss of the data:
     start t1; flush; start t2; newer t2 t1
 a restored lock has the token of its task, by which its success is known:
@@ -243,8 +249,8 @@ a retry that does not run keeps no lock, though its first attempt is delivered a
     start other; publish t awaited = other; end other; start t return_existing; peer: put t attempt=1 = -
     end t at_broker; peer: look = t conclude other; peer: end t; lock = -
 one that has the lock goes on as its holder:
-    start t1; publish t3 awaited; publish t2 awaited; end t1 ignored; start t2; end t2 retry; lock = t2 queued
-    start t2 attempt=1; end t2; lock = -
+    start t1; publish t3 awaited; publish t2 awaited; end t1 ignored; start t2; claim t2 = ours
+    end t2 retry; lock = t2 queued; start t2 attempt=1; end t2; lock = -
 """
 
 LINES = """

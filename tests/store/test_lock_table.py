@@ -27,7 +27,7 @@ RUNS_END = {
     Event.WAITS: "retry", Event.WAITS_NEVER: "retry", Event.NOTHING: "ignored", Event.NOTHING_KEPT: "ignored",
 }  # fmt: skip
 #: Events of a task that runs.
-OF_A_RUN = {*RUNS_END, Event.VAIN, Event.RENEWED, Event.TOLD, Event.LOST, Event.LOST_AGAIN}
+OF_A_RUN = {*RUNS_END, Event.UNCLAIMED, Event.RENEWED, Event.TOLD, Event.LOST, Event.LOST_AGAIN}
 LASTS = {Event.FAILS_KEPT, Event.NOTHING_KEPT}
 CONFLICTS: dict[Event, OnConflict] = {
     Event.PUBLISHED_REPLACE: "replace", Event.PUBLISHED_LAST: "keep_last", Event.NEWER_ARRIVES: "replace",
@@ -79,9 +79,9 @@ class World:
         runs = self.event in OF_A_RUN
         if self.state is State.NONE and not runs:
             return
-        if self.event is not Event.VAIN:
+        if self.event is not Event.UNCLAIMED:
             self.claimed = self.worker.publish("first", self.plan)
-        if self.follower and self.event is not Event.VAIN:
+        if self.follower and self.event is not Event.UNCLAIMED:
             assert self.peer.arrive("follower", self.like()) == ()
         if self.state is State.QUEUED and not runs:
             self.to_queued()
@@ -90,7 +90,7 @@ class World:
         if self.last:
             self.add_next()
         self.from_running(runs)
-        if self.follower and self.event is Event.VAIN:  # nothing was published, so the first has its lock only now
+        if self.follower and self.event is Event.UNCLAIMED:  # nothing was published, so the first has its lock only now
             assert self.peer.arrive("follower", self.like()) == ()
 
     def from_running(self, runs: bool) -> None:
@@ -193,8 +193,8 @@ class World:
             assert worker.renew_once(run) > 0, "it may go on"
         elif self.event is Event.TOLD:
             worker.succeeded(run, "same", KEPT)
-        elif self.event is Event.VAIN:
-            worker.end(run, Facts(False, Message.BROKER))
+        elif self.event is Event.UNCLAIMED:
+            worker.end(run, Facts(True, Message.BROKER))
         elif self.event in (Event.LOST, Event.LOST_AGAIN):
             if self.event is Event.LOST_AGAIN:
                 worker.claim("first", self.claimed)
@@ -218,7 +218,7 @@ def cells() -> list[tuple[Event, State, bool, bool]]:
             continue
         if event is Event.NEXT_GIVEN_UP and not last:
             continue
-        if event is Event.VAIN and state is not State.RUNNING and follower:
+        if event is Event.UNCLAIMED and state is not State.RUNNING and follower:
             continue  # where nothing was published there is nothing to follow until the first runs
         found.append((event, state, follower, last))
     return found

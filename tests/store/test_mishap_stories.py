@@ -149,6 +149,8 @@ LOCKS = """
 a singleton without limits does not start in a store that was emptied either, as it may still run:
     wait 0; start t1; flush; peer: rejoin; peer: ask t2 = must_park; peer: put t2 slots=1 = -; look_within 5; lock = -
     renew t1 = put back; wait 5; peer: look = -; end t1 slots=1 = t2 conclude t1
+a lock that is put back waits for no delivery, which an emptied store may have lost [again | requeue | return | retry]:
+    publish t1; start t1; peer: put t1; peer: look; flush; renew t1 = put back; lock = t1 running; end t1 *; lock = -
 a full server lets claim, as a publish would be unchecked without it:
     fill; claim t1 = claimed; claim t2 = taken t1
 an unreadable lock is free at once [garbage | empty | list | number | foreign | older]:

@@ -84,8 +84,13 @@ class Tasks:
         return policy is not None and policy.paced
 
     def is_plain(self, run: Run) -> bool:
-        """Return whether only numbers of permits limit the run: no rate, and no identity lock."""
-        return run.request.task.name in self._plain and bool(run.needs.text) and not run.lock
+        """Return whether a permit may pass to or from the run before the store has the new holder.
+
+        Only numbers of permits limit such a run: no rate, and no identity lock. The broker has no message of it while
+        it runs, because another worker could get that message.
+        """
+        task = run.request.task
+        return task.name in self._plain and bool(run.needs.text) and not run.lock and not task.acks_late
 
     def declared(self, group: str) -> dict[str, str]:
         """Return this app's declaration of each limit of a group, by name."""

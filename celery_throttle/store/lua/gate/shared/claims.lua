@@ -12,7 +12,7 @@
 --   verdict       see below
 --   fence         its fencing token
 --   asked         first, as it was when the task was published
---   fresh         no task had the lock on arrival, not even this one
+--   fresh         no task had the lock when this one arrived or was put back, not even this one
 --   unlocked      the lock was taken away while the task ran
 --   lost          the first task has succeeded, and its result could not be stored
 -- Verdicts:

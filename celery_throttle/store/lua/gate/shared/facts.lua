@@ -13,7 +13,7 @@
 --   permit     always free
 --   rate       the start is free again if the body did not begin
 --   lock       success, failure: ends by the options of the task; retry, or the message is in the broker or
---              the store: waits for that delivery; else free, also if the run took the lock and did not begin
+--              the store: waits for that delivery; else free, also if no publisher had claimed it
 --   finished   an attempt with a result, whose message the broker delivers again: that delivery is dropped
 --   second     another delivery of the same task: dropped after success, failure or retry, or if the task
 --              ended without a run, unless its attempt is later; else it goes on
@@ -74,21 +74,21 @@ local function ended(task, nonce, began, message, result)
       -- task needs none.
       local lock = goes_on and goes_on.lock
       goes_on = lock and lock.identity == record.lock.identity and lock.verdict == 'run'
-      local outcome = lock_outcome(message, result, goes_on)
-      -- The run took a free lock in vain, so the lock is free again. If the call of the run was late, another
-      -- worker may have reported since that the task never runs. A next delivery takes the lock again.
-      local vain = not began and not goes_on and record.lock.fresh
-      lock_ended(task, record, locker, vain and outcome == 'waits' and 'nothing' or outcome)
+      lock_ended(task, record, locker, lock_outcome(message, result, goes_on, record.lock.fresh))
     end
   end
   return record
 end
 
-local function lock_outcome(message, result, goes_on)
-  if goes_on or result == 'retry' then return 'waits' end
+-- The lock waits for a delivery from the broker only if a publisher has claimed it. Else that delivery may
+-- never come, and claims the lock when it comes: the store may have lost it with the claim, or a worker may
+-- have reported before this run that the task never runs.
+local function lock_outcome(message, result, goes_on, fresh)
+  if goes_on then return 'waits' end
   if result == 'success' or result == 'failure' then return result end
-  if message == 'broker' then return 'waits' end
-  return message == 'lost' and 'lost' or 'nothing'
+  local comes = result == 'retry' or message == 'broker'
+  if comes and not fresh then return 'waits' end
+  return (comes or message == 'lost') and 'lost' or 'nothing'
 end
 
 -- End a run whose permit passes to a task that starts in its place on the same worker, because no task waited

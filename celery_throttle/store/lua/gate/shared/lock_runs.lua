@@ -48,7 +48,9 @@ local function renew_lock(task, record)
   -- Take a lock that has just ended, too, because tasks still wait for it.
   lock = lock or kept_lock(plan.identity)
   local other = lock and lock.task ~= task and lock.task
-  if not lock or other then lock = new_lock(task, plan.claim) end
+  if not lock or other then
+    lock, plan.fresh = new_lock(task, plan.claim), 1
+  end
   -- With the token of the run, even if its task is back in line.
   lock.state, lock.fence, lock.nonce = 'running', plan.fence or '0', record.nonce
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
