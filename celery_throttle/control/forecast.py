@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_throttle.control.overrides import Override
+from celery_throttle.control.overrides import Override, is_meant, status_after
 from celery_throttle.control.pace import ENOUGH_RUNS, Pace, pace_in
 from celery_throttle.control.play import Bound, Play
 from celery_throttle.control.queues import NO_ANSWER, Slots, consumed, free_slots
 from celery_throttle.control.reader import MOST
-from celery_throttle.control.status_after import is_meant, status_after
 from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES

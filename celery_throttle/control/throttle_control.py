@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from celery import Task
     from celery.result import AsyncResult
 
+    from celery_throttle.control.checks import Report
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.removal import StoredData
-    from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.audit import Change
@@ -183,8 +183,8 @@ class ThrottleControl:
             ConfigurationError: patience is no number of seconds.
         """
         patience = seconds("patience", patience, usual=600)
+        from celery_throttle.control.checks import report  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.findings import Commands  # noqa: PLC0415 - most commands do without
-        from celery_throttle.control.report import report  # noqa: PLC0415 - most commands do without
 
         return report(self._app, Commands(command), timedelta(seconds=patience))
 
@@ -200,8 +200,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: the name of a queue is no text.
         """
-        from celery_throttle.control.exposition import exposition  # noqa: PLC0415 - most commands do without
-        from celery_throttle.control.metrics import measured  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.metrics import exposition, measured  # noqa: PLC0415 - most commands do without
 
         return exposition(measured(self._app, queue_names("metrics", queues)))
 

@@ -11,7 +11,7 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
-    from celery_throttle.control.report import Report
+    from celery_throttle.control.checks import Report
     from celery_throttle.web.readings import Readings
 
 __all__ = ["FRESH", "Head"]

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.report import diagnose, report
+from celery_throttle.control.checks import diagnose, report
 from celery_throttle.signals import limit_changed
 from celery_throttle.web.fleet import fleet
 from celery_throttle.web.overview import overview

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 from celery.bin.base import CeleryOption
 
+from celery_throttle.control.checks import diagnose
+from celery_throttle.control.checks import report as reported
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.session import FOUND, PARTLY, command, typed
-from celery_throttle.control.report import diagnose
-from celery_throttle.control.report import report as reported
 from celery_throttle.core.wording import counted
 from celery_throttle.settings import settings_of
 

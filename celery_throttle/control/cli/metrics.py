@@ -11,8 +11,7 @@ import click
 
 from celery_throttle.control.cli.columns import RUNNABLE
 from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command
-from celery_throttle.control.exposition import exposition
-from celery_throttle.control.metrics import measured
+from celery_throttle.control.metrics import exposition, measured
 from celery_throttle.control.runnable import UnknownQueue
 
 if TYPE_CHECKING:
