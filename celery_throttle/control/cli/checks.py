@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from celery_throttle.control.server import StoreFacts
     from celery_throttle.store.workers import Service
 
-__all__: list[str] = []
-
 #: The most defects that are printed.
 _SHOWN = 100
 

@@ -25,7 +25,7 @@ _MODULES = {
     "report": "checks",
     "history": "history",
     "simulate": "simulate",
-    "top": "top",
+    "top": "look",
     **dict.fromkeys(VERBS, "steer"),
     "drop": "removal",
     "drain": "removal",

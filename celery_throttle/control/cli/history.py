@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.layout import Column
-from celery_throttle.control.cli.output import when
+from celery_throttle.control.cli.output import Column, when
 from celery_throttle.control.cli.session import command
 from celery_throttle.core.wording import span
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.cli.session import Session
     from celery_throttle.store.history import History, Period
-
-__all__: list[str] = []
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _COUNTS: dict[str, Callable[[Period], int]] = {

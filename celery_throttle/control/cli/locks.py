@@ -9,8 +9,7 @@ import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.layout import Column
-from celery_throttle.control.cli.output import span, when
+from celery_throttle.control.cli.output import Column, span, when
 from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command, typed, typed_again
 from celery_throttle.control.limit_control import MOST
 from celery_throttle.errors import WrongArguments
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.control.cli.session import Session
-
-__all__: list[str] = []
 
 _LOCKED = (
     Column("TASK", lambda row: row.task_id),

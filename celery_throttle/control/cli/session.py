@@ -13,8 +13,7 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_throttle.control.cli.columns import LIMITS
-from celery_throttle.control.cli.output import Output
+from celery_throttle.control.cli.output import Column, Output
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.rows import rows_of, with_reasons
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.control.rows import Row
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = [
@@ -48,6 +48,39 @@ __all__ = [
 #: The exit codes: a finding needs attention, there is no such limit or task, or the data is in use; the command or the
 #: configuration is wrong; the store does not answer, or refuses; no finding, but not everything could be checked.
 FOUND, WRONG, UNREACHABLE, PARTLY = 1, 2, 3, 4
+
+
+def _held(row: Row) -> str:
+    status = row.status
+    if row.keyed:
+        each = "" if status.in_force is None else f"{status.in_force} each"
+        if status.share and status.in_force is None:
+            each = f"{status.share:.3g} of each worker"
+        total = str(status.held_of_keys) if status.keys else ""
+        return f"{total} ({each})" if total and each else total or each
+    if status.bucket.is_open:
+        return ""
+    return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
+
+
+def _parked(row: Row) -> str:
+    if row.keyed:
+        return str(row.status.parked_of_keys) if row.status.keys else ""
+    return str(row.status.parked)
+
+
+def _keys(row: Row) -> str:
+    return str(row.status.keys) if row.keyed and row.status.keys else ""
+
+
+_LIMITS = (
+    Column("LIMIT", lambda row: row.status.bucket),
+    Column("HELD", _held, right=True),
+    Column("PARKED", _parked, right=True),
+    Column("KEYS", _keys, right=True),
+    Column("RATES", lambda row: ", ".join(rate.rate for rate in row.status.rates_in_force or row.status.rates)),
+    Column("STATE", lambda row: "; ".join(each.text for each in row.states), folds=True),
+)
 
 
 class Ended(click.ClickException):
@@ -125,7 +158,7 @@ class Session:
         """
         made = with_reasons(self.app, rows_of(self.app, rows, keys))
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, made, nothing=nothing, one_line_each=one_line_each)
+        self.output.table(_LIMITS, made, nothing=nothing, one_line_each=one_line_each)
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -11,8 +11,6 @@ from celery_throttle.control.cli.session import WRONG, Ended, command
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__: list[str] = []
-
 
 @command("web")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one needs a token.")
