@@ -56,6 +56,11 @@ class Row:
         return (*own, *key_states(self.keys, cut=not_all), *([self.waits] if self.waits else []))
 
     @property
+    def fullest(self) -> LimitStatus:
+        """The limit itself, or its key with the least room."""
+        return max((self.status, *self.keys), key=_fullness) if self.keyed else self.status
+
+    @property
     def unexplained(self) -> LimitStatus | None:
         """The longest line whose numbers do not show why tasks wait; None if there is none."""
         found = [each for each in (self.status, *self.keys) if _is_open(each)]
@@ -123,6 +128,10 @@ def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) 
 def _is_open(status: LimitStatus) -> bool:
     """Return whether tasks wait though the limit or key lets them start: its own states do not name the reason."""
     return bool(status.parked) and not any(refusals(status))
+
+
+def _fullness(status: LimitStatus) -> float:
+    return status.held / status.in_force if status.in_force else 0.0
 
 
 def _oldest_lines(app: Any, limits: list[str]) -> dict[str, LimitStatus]:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from celery_throttle.web.readings import Readings
-    from celery_throttle.web.recent import Recent
+    from celery_throttle.web.readings import Readings, Recent
 
 __all__ = ["Api"]
 

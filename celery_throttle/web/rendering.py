@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, span
-from celery_throttle.web.charts import SPARK_HEIGHT, spark
+from celery_throttle.web.charts import SPARK_HEIGHT, outline
 from celery_throttle.web.guard import route_path, visitor
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _environment() -> Environment:
     )
     made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "after": _after}
     made.globals |= {"is_outside": is_outside, "worker_row": worker_row}
-    made.globals |= {"spark": spark, "spark_height": SPARK_HEIGHT}
+    made.globals |= {"outline": outline, "spark_height": SPARK_HEIGHT}
     made.filters |= {"span": span, "at": at, "counted": counted, "number": _number}
     return made
 
