@@ -40,13 +40,9 @@ _STALE = 15.0
 
 
 class Check(NamedTuple):
-    """A check.
+    """A check: what it ``looks_at`` in words, and what ``finds`` the problems.
 
-    Attributes:
-        looks_at: what it looks at, in words.
-        finds: yields what is wrong.
-        now: whether it is about now, and so a part of ``report``.
-        set_up: whether it is about the set-up, and so a part of ``doctor``.
+    ``now``: whether it is about now, and so a part of ``report``; ``set_up``: about the set-up, a part of ``doctor``.
     """
 
     looks_at: str
@@ -58,14 +54,8 @@ class Check(NamedTuple):
 class Checked:
     """What is checked: an app with its servers and its groups of limits.
 
-    Args:
-        app: the Celery app.
-        commands: the beginning of commands.
-        patience: how long a task may wait before its wait is an alarm.
-
-    Attributes:
-        groups: the groups of limits.
-        unchecked: a sentence for each part that could not be checked.
+    ``patience``: how long a task may wait before its wait is an alarm. ``unchecked``: a sentence for each part that
+    could not be checked.
     """
 
     def __init__(self, app: Any, commands: Commands, patience: timedelta) -> None:
@@ -278,12 +268,7 @@ class Report:
 
 
 def report(app: Any, commands: Commands, patience: timedelta) -> Report:
-    """Check the store, the limits and the lines, and return the findings.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or denies access.
-    """
+    """Check the store, the limits and the lines, and return the findings."""
     checked, began = Checked(app, commands, patience), time.monotonic()
     found = checked.findings(each for each in CHECKS if each.now)
     took = time.monotonic() - began
@@ -311,12 +296,7 @@ class Diagnosis:
 
 
 def diagnose(app: Any, commands: Commands | None = None) -> Diagnosis:
-    """Check the store, the options of the app's tasks, the declarations and the records.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or denies access.
-    """
+    """Check the store, the options of the app's tasks, the declarations and the records."""
     checked = Checked(app, commands or Commands(), timedelta())
     found = checked.findings(each for each in CHECKS if each.set_up)
     services: dict[str, Service] = {}

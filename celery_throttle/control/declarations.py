@@ -68,10 +68,7 @@ def declared_otherwise(
 ) -> Iterator[tuple[str, str]]:
     """Yield (limit, sentence) for each limit that the store has with another declaration than this code.
 
-    Args:
-        app: the Celery app.
-        reader: the reader of one group.
-        known: the status of the group's limits, if the caller has just read it.
+    ``known``: the status of the limits of the reader's group, if the caller has just read it.
     """
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())

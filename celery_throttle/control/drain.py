@@ -107,12 +107,7 @@ def _report(
 
 
 class _Queues:
-    """The broker's queues.
-
-    Args:
-        app: the app of the broker.
-        connection: an open connection to the broker.
-    """
+    """The broker's queues; ``connection`` is open."""
 
     def __init__(self, app: Any, connection: Any) -> None:
         self._app, self._connection = app, connection

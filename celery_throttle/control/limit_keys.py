@@ -43,11 +43,7 @@ def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
 
 
 def check_look(find: object, sort: object, skip: object) -> None:
-    """Check the options of `LimitControl.keys`.
-
-    Raises:
-        ConfigurationError: one cannot work.
-    """
+    """Check the options of `LimitControl.keys`; `ConfigurationError` if one cannot work."""
     if not isinstance(find, str):
         raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
     one_of("sort", sort, get_args(Order))

@@ -94,12 +94,9 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True)
 class Sample:
-    """One value of a metric.
+    """One value of a metric; ``suffix``: that of a value of a histogram.
 
-    Attributes:
-        labels: the labels; their control characters are escaped, because names of queues may have any.
-        value: the number.
-        suffix: the suffix of a value of a histogram.
+    The control characters of labels are escaped, because names of queues may have any.
     """
 
     labels: dict[str, str]
@@ -112,14 +109,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with its values.
-
-    Attributes:
-        name: the name of the metric.
-        help: its help text.
-        samples: its values.
-        kind: ``gauge``, ``counter`` or ``histogram``.
-    """
+    """A metric with its values; ``kind``: ``gauge``, ``counter`` or ``histogram``."""
 
     name: str
     help: str
@@ -157,14 +147,8 @@ def _warn(message: str) -> None:
 def measured(app: Any, queues: Iterable[str] = (), unknown: Callable[[str], object] = _warn) -> tuple[Metric, ...]:
     """Return the metrics of an app's store.
 
-    Args:
-        app: the Celery app.
-        queues: further queues, beside those of the app's configuration and of the store.
-        unknown: called with an error message for each of them that does not exist; that queue has no samples.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or refuses.
+    ``queues``: further queues, beside those of the app's configuration and of the store. ``unknown`` is called with an
+    error message for each of them that does not exist; that queue has no samples.
     """
     app.finalize(auto=True)
     metrics, works = _without_samples(), []

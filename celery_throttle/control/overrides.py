@@ -36,12 +36,7 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True)
 class Override:
-    """Other numbers for a limit.
-
-    Attributes:
-        permits: the number of permits, None: no change.
-        rates: the rates, empty: no change.
-    """
+    """Other numbers for a limit; None and empty: no change."""
 
     permits: int | None = None
     rates: tuple[RateStatus, ...] = ()
@@ -73,15 +68,10 @@ def read_override(
     burst: Any,
     declared: Callable[[], Sequence[RateStatus]],
 ) -> Override:
-    """Check the values of a user for an override.
+    """Check the values of a user for an override; None: not given.
 
-    Args:
-        method: the called method, for the messages.
-        bucket: the limit or key to override.
-        permits: the given permits, None: not given.
-        rate: the given rate, None: not given.
-        burst: the given burst, None: that of the code, if it has as many rates, else 1.
-        declared: returns the rates of the code.
+    ``method``: the called method, for the messages. ``burst``: by default that of the code, if it has as many rates,
+    else 1. ``declared`` returns the rates of the code.
 
     Raises:
         ConfigurationError: neither permits nor rate is given, or a value cannot work.
@@ -130,8 +120,7 @@ def moment_of(until: Any) -> Any:
 def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
     """Return a time for control.lua: ``0`` (no end), ``+ms`` from now, or ms.
 
-    Raises:
-        ConfigurationError: the value is no such time, or out of range.
+    `ConfigurationError` if the value is no such time, or out of range.
     """
     if until is None:
         return "0"
@@ -145,13 +134,9 @@ def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
 def status_after(
     reader: Reader, bucket: Bucket, change: Override | Ending, stands: dict[Bucket, LimitStatus]
 ) -> dict[Bucket, LimitStatus]:
-    """Return the status of limits after a change.
+    """Return the status of limits after a change of one limit (with all its keys) or key.
 
-    Args:
-        reader: the reader of their group.
-        bucket: the changed limit (with all its keys), or the changed key.
-        change: the change.
-        stands: the present status of each, with the limit itself.
+    ``stands``: the present status of each, with the limit itself.
     """
     found = dict(stands)
     by_rates: dict[tuple[RateStatus, ...], list[str]] = defaultdict(list)

@@ -44,15 +44,12 @@ class Pace:
 
 
 def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
-    """Return the pace of the line of a limit, or of one key of it.
+    """Return the pace of the line of a limit, or of one key of it, if each task takes ``cost`` permits.
 
     By Little's law, the runs that end each second are the present runs divided by the run time; a full limit starts as
     many. This estimate holds from the first runs on. A mean of starts takes minutes to follow a burst.
 
-    Args:
-        status: the status of the limit or key.
-        history: the history of the limit by minutes; there is none for a key.
-        cost: the permits that each task takes.
+    ``history``: that of the limit by minutes; there is none for a key.
     """
     if status.stopped:
         return Pace()

@@ -53,10 +53,8 @@ class Bound:
 class Play:
     """Simulate the starts of parked tasks, one after the other.
 
-    Args:
-        stands: the status of the limits at the beginning.
-        firsts: the place of the first task in the lines of other limits.
-        dead: the queues that no worker consumes.
+    ``stands``: the status of the limits at the beginning. ``firsts``: the place of the first task in the lines of other
+    limits. ``dead``: the queues that no worker consumes.
     """
 
     def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[BrokerQueue]) -> None:

@@ -88,12 +88,7 @@ class Reclaimed:
 
 
 class Reader:
-    """Read one group of limits; each method raises `StoreUnavailable` if the store does not answer or refuses.
-
-    Args:
-        app: the Celery app.
-        group: the name of the group.
-    """
+    """Read one group of limits; each method raises `StoreUnavailable` if the store does not answer or refuses."""
 
     def __init__(self, app: Any, group: str) -> None:
         self.app, self.group = app, group
@@ -143,10 +138,8 @@ class Reader:
     ) -> tuple[LimitStatus, ...]:
         """Return the status of the limits, and of their keys with holders, parked tasks or changes.
 
-        Args:
-            most_keys: the most keys; if there are more, those that are found first.
-            sources: the keys of the store to search, in this order.
-            most: the most rows in all, limits before keys; None: any number.
+        ``most_keys``: of more keys, those that are found first. ``sources``: the keys of the store to search, in this
+        order. ``most``: the most rows in all, limits before keys.
         """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}

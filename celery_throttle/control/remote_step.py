@@ -32,15 +32,11 @@ _OPTIONS = {"key", "why", "by", "request"}
 
 
 def carry_out(app: Any, command: str, arguments: Mapping[str, Any], *, by: str) -> dict[str, str]:
-    """Change a limit; return ``{"ok": status after the change}``, or ``{"error": one line}``.
+    """Change a limit by a command of `STEERS`; return ``{"ok": its status then}``, or ``{"error": one line}``.
 
-    Args:
-        app: the worker's app.
-        command: one of `STEERS`.
-        arguments: the sent arguments: ``limit``, ``permits``, ``rate`` (text, or a list), ``burst``, ``key``, ``for``
-            (seconds, or ``"10m"``), ``why``, ``by``, and ``request``, which is the same for all receiving workers; or
-            words such as ``why=...``.
-        by: the operator, if the arguments have none.
+    ``arguments``: as they were sent: ``limit``, ``permits``, ``rate`` (text, or a list), ``burst``, ``key``, ``for``
+    (seconds, or ``"10m"``), ``why``, ``by``, and ``request``, which is the same for all receiving workers; or words
+    such as ``why=...``. ``by``: the operator, if the arguments have none.
     """
     try:
         return {"ok": _carried_out(app, command, _options(command, arguments, by))}
@@ -113,11 +109,7 @@ def _shown(arguments: Mapping[str, Any]) -> str:
 class Remote:
     """Answer the commands of `celery_throttle.control.panel`.
 
-    Args:
-        app: the worker's app.
-        hostname: the worker's name in Celery.
-        loop: the loop of the gate.
-        report: returns the worker's own state; called on the loop.
+    ``hostname``: the worker's name in Celery. ``report`` returns the worker's own state; called on the gate's loop.
     """
 
     def __init__(self, app: Any, hostname: str, loop: Loop, report: Callable[[], dict[str, Any]]) -> None:

@@ -103,12 +103,7 @@ def _lost(data: StoredData) -> Iterator[str]:
 
 
 def stored_data(app: Any) -> StoredData:
-    """Return the data under the app's prefix, for all groups of limits of its tasks.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or refuses.
-    """
+    """Return the data under the app's prefix, for all groups of limits of its tasks."""
     app.finalize(auto=True)  # binds the tasks, which register their groups
     settings, places = settings_of(app), _places(app)
     found = [count_keys(settings.url, keys) for keys in places]
@@ -160,8 +155,7 @@ def remove_data(app: Any, *, force: bool) -> StoredData:
 
     Raises:
         StoreInUse: workers are connected, tasks are parked or permits are held; not with ``force``.
-        ConfigurationError: as `stored_data`.
-        StoreUnavailable: as `stored_data`; the keys that were deleted until then stay deleted.
+        StoreUnavailable: the store does not answer, or refuses; the keys that were deleted until then stay deleted.
     """
     data = stored_data(app)
     if data.in_use and not force:

@@ -68,13 +68,7 @@ class Row:
 
 
 def rows_of(app: Any, statuses: Iterable[LimitStatus], keys: Iterable[LimitStatus] = ()) -> list[Row]:
-    """Return the rows of these limits and keys.
-
-    Args:
-        app: the Celery app.
-        statuses: the status of the limits and keys to show.
-        keys: the keys whose states are counted in the rows of their limits.
-    """
+    """Return the rows of limits and keys; ``keys``: those whose states are counted in the rows of their limits."""
     statuses, of_limits = list(statuses), dict[str, list[LimitStatus]]()
     for each in keys:
         of_limits.setdefault(each.name, []).append(each)
@@ -92,11 +86,7 @@ def with_reasons(app: Any, rows: Iterable[Row], most: int | None = None) -> list
     """Return the rows with the reason why tasks wait in a line of the limit that has room.
 
     That line is the longest of those that were read; of a limit whose keys were not read, that of the oldest task.
-
-    Args:
-        app: the Celery app.
-        rows: the rows.
-        most: the most lines to check; the reason of each other line is "not looked at".
+    ``most``: as in `reasons`.
     """
     rows = list(rows)
     unread = [row.status.name for row in rows if row.status.keys and not row.keys and not row.status.stopped]
@@ -109,10 +99,7 @@ def with_reasons(app: Any, rows: Iterable[Row], most: int | None = None) -> list
 def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
     """Return the reason why tasks wait, for each line whose limit has room.
 
-    Args:
-        app: the Celery app.
-        statuses: the status of the limits and keys.
-        most: the most lines to check; the state of each other line is "not looked at".
+    ``most``: the most lines to check; the state of each other line is "not looked at".
     """
     waiting = [each for each in statuses if _is_open(each)]
     found = {each.bucket: State("unread", "not looked at") for each in waiting}

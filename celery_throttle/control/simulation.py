@@ -51,12 +51,7 @@ class Load(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The numbers of a limit.
-
-    Attributes:
-        permits: the permits; None: any number.
-        rates: the rates.
-    """
+    """The permits of a limit (None: any number), and its rates."""
 
     permits: int | None
     rates: tuple[RateStatus, ...] = ()

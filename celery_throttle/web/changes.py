@@ -52,10 +52,8 @@ _LASTS = "2h"
 def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Verb, Bucket]]:
     """Return the changes for a limit, or one key of it, in its present state, the most likely first.
 
-    Args:
-        status: the state of the limit or key.
-        waits: number of parked tasks.
-        keys: the states of its keys: `release-hold` of a limit also ends the holds of its keys.
+    ``waits``: the number of parked tasks. ``keys``: the states of its keys: `release-hold` of a limit also ends the
+    holds of its keys.
     """
     found: dict[tuple[str, Bucket], None] = {}
     for name in _ENDING:
@@ -103,10 +101,7 @@ class Copied(NamedTuple):
 class Changes:
     """Makes changes; each method answers a request.
 
-    Args:
-        app: the Celery app.
-        commands: the beginning of commands.
-        changed: called after each change, also after one with an unknown outcome.
+    ``changed`` is called after each change, also after one with an unknown outcome.
     """
 
     def __init__(self, app: Any, commands: Commands, changed: Callable[[], None]) -> None:

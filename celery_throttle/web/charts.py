@@ -49,12 +49,7 @@ class Chart:
 
 
 def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
-    """Return the charts of a limit; none if nothing was counted.
-
-    Args:
-        history: the history of the last hour or the last day.
-        changes: changes by people; those in this time are marked.
-    """
+    """Return the charts of a limit for the time of its history; none if nothing was counted."""
     total = history.total
     if not total.started and not total.parked:
         return []

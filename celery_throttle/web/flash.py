@@ -20,14 +20,9 @@ _LIFETIME = 60
 
 
 def leave(request: Request, response: Response, location: str, done: str, count: int | None) -> None:
-    """Leave the outcome of a change for the page at a location.
+    """Leave the outcome of a change for the page at a location (path and query), in the answer to its request.
 
-    Args:
-        request: the request that made the change.
-        response: its answer.
-        location: path and query of the page.
-        done: the name of the change.
-        count: the number of things that were changed, None if there is no number.
+    ``count``: the number of things that were changed, None if there is no number.
     """
     found = "" if count is None else str(count)
     response.set_cookie(_COOKIE, f"{done}.{found}.{_code(location)}", max_age=_LIFETIME, **_options(request))

@@ -83,11 +83,7 @@ class Fleet:
 
 
 def fleet(app: Any) -> Fleet:
-    """Read the fleet. It asks all workers for their queues, which takes a second.
-
-    Raises:
-        StoreUnavailable: the store does not answer, or refuses the call.
-    """
+    """Read the fleet. It asks all workers for their queues, which takes a second."""
     app.finalize(auto=True)
     workers: dict[str, Worker] = {}
     parked: dict[str, ParkedInQueue] = {}

@@ -28,16 +28,8 @@ _PRODUCTION = ("prod", "live")
 class Head:
     """The content of the head line, without a call to the store.
 
-    Args:
-        app: the Celery app.
-        readings: the readings that pages and visitors share.
-
-    Attributes:
-        app: the name of the app.
-        store: the address of the store, without passwords; "" if a setting cannot work.
-        group: the prefix of all keys, with the name of the group of limits if there is one.
-        environment: the name of the environment, "" if there is none.
-        colour: the class of the environment in the stylesheet.
+    ``store``: its address without passwords; "" if a setting cannot work. ``group``: the prefix of all keys, with the
+    name of the group of limits if there is one. ``environment``: its name, "" if there is none.
     """
 
     def __init__(self, app: Any, readings: Readings) -> None:

@@ -49,16 +49,7 @@ class Overview:
 
 
 def overview(app: Any, wanted: str, most: int) -> Overview:
-    """Read the states of the limits.
-
-    Args:
-        app: the Celery app.
-        wanted: a text in the names of the limits; "" for all.
-        most: most rows to return.
-
-    Raises:
-        StoreUnavailable: the store does not answer, or refuses the call.
-    """
+    """Read the states of the limits with a text in their names; ``most``: the most rows to return."""
     app.finalize(auto=True)
     clocks, rows, groups = [], list[Row](), list(readers(app))
     for reader in groups:

@@ -36,13 +36,7 @@ _MOST_LINES = 50
 
 
 class Pages:
-    """Makes the pages; each method answers a request, in a thread.
-
-    Args:
-        app: the Celery app.
-        readings: the readings that pages and visitors share.
-        head: the head line of each page.
-    """
+    """Makes the pages; each method answers a request, in a thread."""
 
     def __init__(self, app: Any, readings: Readings, head: Head) -> None:
         self._app, self._throttle, self.head = app, ThrottleControl(app), head

@@ -47,11 +47,9 @@ class Recent(Generic[T]):
     A call during a reading with the same arguments waits for that one. An error is raised in all waiting calls, and not
     kept.
 
-    Args:
-        read: the function that reads; called with the arguments of the call.
-        seconds: how long a result is kept, from the start of its reading.
-        one_at_a_time: whether a call always waits for a reading under way, even an old one. For readings that ask
-            workers.
+    ``read`` gets the arguments of the call. ``seconds``: how long a result is kept, from the start of its reading.
+    ``one_at_a_time``: whether a call always waits for a reading under way, even an old one; for readings that ask
+    workers.
     """
 
     def __init__(self, read: Callable[..., T], seconds: float = 1.0, *, one_at_a_time: bool = False) -> None:
@@ -123,15 +121,9 @@ class Recent(Generic[T]):
 class Readings:
     """Reads an app's store, workers and servers.
 
-    Args:
-        app: the Celery app.
-        commands: the beginning of commands.
-
-    Attributes:
-        overview: the states of the limits, for a part of their names and a number of rows.
-        verdict: the report; asks the workers.
-        diagnosis: the findings about the set-up.
-        fleet: workers, queues and records set aside; asks the workers.
+    ``overview``: the states of the limits, for a part of their names and a number of rows. ``verdict``: the report.
+    ``diagnosis``: the findings about the set-up. ``fleet``: workers, queues and records set aside. The verdict and the
+    fleet ask the workers.
     """
 
     def __init__(self, app: Any, commands: Commands) -> None:

@@ -84,8 +84,7 @@ def behind(
 def root_of(path: str) -> str:
     """Return the path below which a proxy has the page, without its last slash; "" for none.
 
-    Raises:
-        ConfigurationError: the text is no such path.
+    `ConfigurationError` if the text is no such path.
     """
     bare = path.removesuffix("/")
     if not _ROOT_PATH.fullmatch(bare):
@@ -94,12 +93,7 @@ def root_of(path: str) -> str:
 
 
 class Below:
-    """Answers below a path, whether or not a proxy strips that path from its requests.
-
-    Args:
-        app: the app that answers.
-        root_path: the path.
-    """
+    """Answers below a path, whether or not a proxy strips that path from its requests."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app, self._root_path = app, root_path

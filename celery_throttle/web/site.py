@@ -43,14 +43,9 @@ _HEADINGS = {
 def site(
     app: Any, access: Access | None, user: User | None, command: str | Commands, door: Token | None = None
 ) -> ASGIApp:
-    """Return the page of a Celery app.
+    """Return the page of a Celery app; ``access`` and ``user``: see `celery_throttle.web.asgi`.
 
-    Args:
-        app: the Celery app.
-        access: see `celery_throttle.web.asgi`.
-        user: see `celery_throttle.web.asgi`.
-        command: the beginning of commands.
-        door: signs visitors in with a token; None: another site does that.
+    ``command``: the beginning of commands. ``door`` signs visitors in with a token; None: another site does that.
     """
     commands = Commands(command) if isinstance(command, str) else command
     readings = Readings(app, commands)

@@ -39,14 +39,7 @@ _FREE, _PAUSE = 5, 30.0
 class Token:
     """Lets in requests with the token: programs in ``Authorization: Bearer``, browsers once, by POST, for a session.
 
-    All methods run on the event loop, so there is no lock.
-
-    Args:
-        token: the secret.
-        rights: the rights of visitors with the token.
-
-    Attributes:
-        paths: paths that every visitor may POST to.
+    All methods run on the event loop, so there is no lock. Every visitor may POST to ``paths``.
     """
 
     paths = ("/sign-in", "/sign-out")

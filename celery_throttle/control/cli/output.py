@@ -45,12 +45,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """The heading and the cells of a table, each of one line.
-
-    Args:
-        columns: the columns.
-        cells: the cells of each row.
-    """
+    """The heading and the cells of a table, each of one line."""
 
     def __init__(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
         self._columns = columns
@@ -58,13 +53,10 @@ class Table:
         self._natural = [max(len(row[number]) for row in self._rows) for number in range(len(columns))]
 
     def lines(self, width: int | None) -> Iterator[list[str]]:
-        """Yield the lines of each row, the heading first; no line is wider than the terminal.
+        """Yield the lines of each row, the heading first; no line is wider than the terminal (``width``, None: any).
 
         If the columns do not fit beside each other, their text is folded. If that is not enough, a row has several
         lines of columns.
-
-        Args:
-            width: the width of the terminal, None: any.
         """
         parts = list(self._parts(width))
         for row in self._rows:
@@ -146,12 +138,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 class Output:
-    """The output of a command.
-
-    Args:
-        as_json: whether to write JSON.
-        plain: whether to write no colours.
-    """
+    """The output of a command; ``plain``: without colours."""
 
     def __init__(self, *, as_json: bool, plain: bool = False) -> None:
         self.as_json = as_json
@@ -186,13 +173,10 @@ class Output:
     def table(
         self, columns: Sequence[Column], rows: Iterable[object], *, nothing: str = "", one_line_each: bool = False
     ) -> None:
-        """Write rows below their headings, in a terminal up to its width.
+        """Write rows below their headings, in a terminal up to its width; a column without any text is left out.
 
-        Args:
-            columns: the columns; a column without any text is left out.
-            rows: the rows.
-            nothing: the line that is written if there are no rows.
-            one_line_each: whether to cut cells that are too long for the terminal.
+        ``nothing``: the line that is written if there are no rows. ``one_line_each``: whether to cut cells that are too
+        long for the terminal.
         """
         cells = [[one_line(str(column.text(row))) for column in columns] for row in rows]
         if not cells:

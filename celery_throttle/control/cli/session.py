@@ -94,10 +94,7 @@ class Ended(click.ClickException):
 class Session:
     """One call of a command.
 
-    Args:
-        app: the app of the limits; None for a command that needs no store.
-        output: the output of the command.
-        by_url: whether the user named a store with --url, and no app.
+    ``app``: None for a command that needs no store. ``by_url``: whether the user named a store with --url, and no app.
     """
 
     def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
@@ -151,10 +148,8 @@ class Session:
     ) -> None:
         """Write the status of limits as a table.
 
-        Args:
-            rows: the rows of limits and keys.
-            keys: the keys whose states are counted in the rows of their limits.
-            one_line_each: whether to cut cells that are too long for the terminal.
+        ``keys``: the keys whose states are counted in the rows of their limits. ``one_line_each``: as in
+        `Output.table`.
         """
         made = with_reasons(self.app, rows_of(self.app, rows, keys))
         nothing = "No limits are known: no worker has declared any."
