@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "Check", "Checked", "Diagnosis", "Report", "diagnose", "report"]
 
-_NAMED = 3
 #: Seconds after which the first values of a report may be outdated.
 _STALE = 15.0
 
@@ -165,7 +164,7 @@ def _records(look: Look) -> Iterator[Finding]:
     aside = [each for each in found if each.task_id]
     dropped = [each for each in found if not each.task_id]
     if dropped:
-        named = shortened([f"{each.key}[{each.field}]" for each in dropped], _NAMED)
+        named = shortened([f"{each.key}[{each.field}]" for each in dropped])
         yield Finding(
             "dropped",
             True,
@@ -181,7 +180,7 @@ def _records(look: Look) -> Iterator[Finding]:
         yield Finding(
             "set-aside",
             True,
-            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks, _NAMED)}.",
+            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks)}.",
             f"Their records in the store are {why}, the first since {at(since)}.",
             ("ThrottleControl(app).set_aside() has the records; their messages are kept for a week.",),
             since=since,

@@ -22,7 +22,6 @@ __all__ = ["declared_otherwise", "differing_declarations"]
 
 #: Seconds. A worker with a free slot calls every five, one that holds permits renews them within a lease.
 _CALLS_WITHIN = 60.0
-_NAMED = 3
 
 
 def differing_declarations(look: Look) -> Iterator[Finding]:
@@ -52,7 +51,7 @@ def _differing_workers(look: Look) -> Iterator[Finding]:
 
 def _differing(status: LimitStatus, versions: dict[str, list[str]]) -> Finding:
     by_text = sorted((described(text), sorted(workers)) for text, workers in versions.items())
-    parts = [f"{text} on {shortened(workers, _NAMED)}" for text, workers in by_text]
+    parts = [f"{text} on {shortened(workers)}" for text, workers in by_text]
     return Finding(
         "declared",
         True,

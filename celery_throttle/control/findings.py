@@ -18,18 +18,9 @@ __all__ = ["KINDS", "Commands", "Finding", "in_order", "waiting"]
 
 #: The kinds of findings, in the order of the report.
 KINDS = (
-    *(
-        "store",
-        "settling",
-        "set-aside",
-        "dropped",
-        "lost",
-        "silent",
-        "runs-twice",
-        "duplicate-waits",
-        "no-worker",
-        "undeclared",
-    ),  # work is lost, or cannot be done
+    # Work is lost, or cannot be done:
+    *("store", "settling", "set-aside", "dropped", "lost", "silent", "runs-twice", "duplicate-waits", "no-worker"),
+    *("undeclared",),
     *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # an operator's change, or a hanging task
     *("full", "rate", "barred", "declared", "set-up"),  # intended, or without effect so far
 )

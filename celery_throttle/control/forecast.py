@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_throttle.control.overrides import Override, is_meant, status_after
+from celery_throttle.control.overrides import Override, status_after
 from celery_throttle.control.pace import ENOUGH_RUNS, Pace, pace_in
 from celery_throttle.control.play import Bound, Play
 from celery_throttle.control.queues import NO_ANSWER, Slots, consumed, free_slots
@@ -136,7 +136,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
     others = {each: reader.waiters(each, 1) for each in sorted(needed - {each.line for each in waiters}, key=str)}
     wanted = {bucket, Bucket(bucket.name), *needed}
     stands = {each.bucket: each for each in reader.stand([each.text for each in sorted(wanted, key=str)])}
-    own = [each for each in stands.values() if is_meant(each, bucket)]
+    own = [each for each in stands.values() if bucket.includes(each.bucket)]
     before, after = stands[bucket], status_after(reader, bucket, asked, stands)
     unchecked: list[str] = []
     change: Ending | Literal[""]

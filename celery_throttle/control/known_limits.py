@@ -105,7 +105,7 @@ class KnownLimits:
             return Reader(self._app, settings_of(self._app).group_of(known.group))
         if not isinstance(name, str) or not name.isprintable():
             return None
-        return next((each for each in self.readers() if each.is_declared(name)), None)
+        return next((each for each in self.readers() if each.stand([name])[0].declared), None)
 
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # binds the tasks, which register their limits

@@ -24,7 +24,6 @@ __all__ = ["OVERDUE", "misses_renewals", "running_twice", "silent_workers", "wit
 OVERDUE = 5.0
 #: The most duplicates that are checked, each with a call.
 _MOST_DUPLICATES = 50
-_NAMED = 3
 #: A worker renews a lease each time this part of it has passed. A lease with less than this left has missed a renewal.
 _PART = 1 / 3
 
@@ -55,7 +54,7 @@ def _overdue(holders: list[Holder], commands: Commands) -> Finding:
         "lost",
         True,
         f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
-        f"{shortened(tasks, _NAMED)}.",
+        f"{shortened(tasks)}.",
         f"The lease of {tasks[0]} ended {span(-holders[0].lease_left)} ago, and no worker and no beat has checked it "
         "since.",
         (commands.throttle("reap"),),
@@ -70,8 +69,7 @@ def _silent(worker: str, holders: list[Holder], lease: float, commands: Commands
     return Finding(
         "silent",
         True,
-        f"Worker {worker} does not answer, and holds permits for {counted(len(tasks), 'task')}: "
-        f"{shortened(tasks, _NAMED)}.",
+        f"Worker {worker} does not answer, and holds permits for {counted(len(tasks), 'task')}: {shortened(tasks)}.",
         f"It renews each lease every {span(lease * _PART)}, and has not for {span(lease - left)}: {ends}, and then "
         "others get the permits, whether its tasks still run or not.",
         (commands.inspect("ping", node),) if "@" in node else (),
@@ -92,7 +90,7 @@ def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterat
             "duplicate-waits",
             True,
             f"{len(tasks)} {wait} for the identity lock of task {first}, whose worker does not answer: "
-            f"{shortened(tasks, _NAMED)}.",
+            f"{shortened(tasks)}.",
             f"Worker {holder.worker} has not renewed the lease for {span(lease - holder.lease_left)}. Once the lease "
             "is reclaimed the lock is free, and a second run may begin while the first still runs.",
             waits=len(tasks),

@@ -138,7 +138,7 @@ def _in_turn(statuses: Iterable[LimitStatus]) -> list[Bucket]:
     """Return one line of each limit, then a second of each, and so on."""
     before: Counter[str] = Counter()
     turns: list[tuple[int, Bucket]] = []
-    for each in sorted(statuses, key=_order):
+    for each in sorted(statuses, key=lambda each: (-each.parked, each.name, each.key or "")):
         turns.append((before[each.name], each.bucket))
         before[each.name] += 1
     return [bucket for _, bucket in sorted(turns, key=lambda turn: turn[0])]
@@ -146,10 +146,6 @@ def _in_turn(statuses: Iterable[LimitStatus]) -> list[Bucket]:
 
 def _since(oldest: Oldest) -> datetime:
     return oldest.first.since or datetime.min.replace(tzinfo=timezone.utc)
-
-
-def _order(status: LimitStatus) -> tuple[int, str, str]:
-    return -status.parked, status.name, status.key or ""
 
 
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:

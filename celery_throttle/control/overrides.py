@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.verbs import Ending
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["Override", "Until", "is_meant", "moment_of", "read_override", "status_after", "until_text"]
+__all__ = ["Override", "Until", "moment_of", "read_override", "status_after", "until_text"]
 
 Until = datetime | timedelta | float | None
 
@@ -77,7 +77,8 @@ def read_override(
         ConfigurationError: neither permits nor rate is given, or a value cannot work.
     """
     if permits is None and rate is None:
-        fix = f"write {method}(rate='50/m', burst={burst!r})" if burst is not None else _both(method)
+        both = f"write {method}(5), or {method}(rate='50/m')"
+        fix = both if burst is None else f"write {method}(rate='50/m', burst={burst!r})"
         raise ConfigurationError(f"Limit {bucket}: {method} needs a number of permits or a rate: {fix}")
     if rate is None and burst is not None:
         raise ConfigurationError(
@@ -105,10 +106,6 @@ def _instead(method: str, permits: object) -> str:
     if permits == 0:
         return "pause() to let none start"
     return f"{method}(rate={permits!r})" if isinstance(permits, str) and "/" in permits else f"{method}(5)"
-
-
-def _both(method: str) -> str:
-    return f"write {method}(5), or {method}(rate='50/m')"
 
 
 def moment_of(until: Any) -> Any:
@@ -141,7 +138,7 @@ def status_after(
     found = dict(stands)
     by_rates: dict[tuple[RateStatus, ...], list[str]] = defaultdict(list)
     for each, before in stands.items():
-        if not is_meant(before, bucket):
+        if not bucket.includes(each):
             continue
         if isinstance(change, Override):
             found[each] = _overridden(before, bucket, change)
@@ -154,11 +151,6 @@ def status_after(
         for status in reader.stand(buckets, Override(rates=rates).rates_declared) if rates else ():
             found[status.bucket] = replace(found[status.bucket], next_start_in=status.next_start_in)
     return found
-
-
-def is_meant(status: LimitStatus, bucket: Bucket) -> bool:
-    """Return whether a change of this limit (with all its keys), or of this key, is one of the limit or key."""
-    return status.name == bucket.name and bucket.key in (None, status.key)
 
 
 def _overridden(status: LimitStatus, bucket: Bucket, change: Override) -> LimitStatus:

@@ -167,11 +167,6 @@ class Reader:
         known = {each.code: each.broker for each in self.services()}
         return replace(view, service=known.get(view.broker, view.broker))
 
-    def is_declared(self, name: str) -> bool:
-        """Return whether a worker has declared this limit here."""
-        (status,) = self.stand([name])
-        return status.declared
-
     def names(self) -> Iterator[str]:
         """Yield the names of all declared limits, and of all limits and keys with runtime overrides."""
         for source in ("limits", "overrides"):
@@ -235,7 +230,8 @@ class Reader:
         while more and len(found) < most and (bucket is None or past < _NAMES):
             page, more = self.read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
             past += _HOLDERS
-            found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
+            mine = (each for each in page if bucket is None or any(bucket.includes(need.bucket) for need in each.needs))
+            found.update((each.task_id, each) for each in mine)
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
@@ -328,7 +324,8 @@ class Reader:
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return the changes at run time of this limit, or all changes, newest first."""
         changes = self.read(read_changes, self.store.audit())
-        return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
+        about = ((each, Bucket(each.limit or "", each.key)) for each in changes)
+        return tuple(each for each, other in about if bucket is None or bucket.includes(other))[:most]
 
     def histories(self, limits: Sequence[str], ring: Ring) -> list[History]:
         """Return the history of each limit."""
@@ -373,11 +370,3 @@ def readers(app: Any) -> Iterator[Reader]:
 def _by_name(text: str) -> tuple[str, str]:
     bucket = Bucket.parse(text)
     return bucket.name, bucket.key or ""
-
-
-def _holds(holder: Holder, bucket: Bucket) -> bool:
-    return any(need.limit == bucket.name and bucket.key in (None, need.key) for need in holder.needs)
-
-
-def _is_about(change: Change, bucket: Bucket) -> bool:
-    return change.limit == bucket.name and bucket.key in (None, change.key)

@@ -103,7 +103,7 @@ def fleet(app: Any) -> Fleet:
     queues = [_queue(name, parked.get(name), taken) for name in names]
     return Fleet(
         now or datetime.now().astimezone(),
-        tuple(sorted(workers.values(), key=_ends_first)),
+        tuple(sorted(workers.values(), key=lambda each: (each.lease_left is None, each.lease_left or 0.0, each.name))),
         tuple(sorted(queues, key=lambda each: (each.taken is not False, -each.parked, each.name))),
         tuple(sorted(aside, key=lambda each: each.since, reverse=True)[:_MOST_SET_ASIDE]),
         taken is not None,
@@ -127,7 +127,3 @@ def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
         row = declared.get(name)
         called = now - timedelta(seconds=row.seconds) if row and row.seconds is not None else None
         yield Worker(name, called, len(row.limits) if row else 0, holds[name], ends.get(name))
-
-
-def _ends_first(worker: Worker) -> tuple[float, str]:
-    return float("inf") if worker.lease_left is None else worker.lease_left, worker.name

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from celery_throttle.control.checks import Report
     from celery_throttle.web.readings import Readings
 
-__all__ = ["FRESH", "Head"]
+__all__ = ["Head"]
 
-#: Seconds for which an open page shows the alarms of one report: a report asks all workers.
-FRESH = 15.0
 #: Seconds after which the alarms of a report are not shown any more.
 _OLD = 60.0
 #: Colours of the stylesheet, beside that of production.
@@ -53,10 +51,6 @@ class Head:
     def alarms(self) -> Report | None:
         """The last report, None if there is none or it is old."""
         return self._verdict.last(_OLD)
-
-    async def fresh_alarms(self) -> Report:
-        """Return a report that is new enough for an open page."""
-        return self._verdict.last(FRESH) or await self._verdict.without_thread()
 
     @staticmethod
     def in_words(report: Report | None) -> str:

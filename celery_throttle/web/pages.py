@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.history import History
-    from celery_throttle.store.needs import Need
     from celery_throttle.web.charts import Chart
     from celery_throttle.web.head import Head
     from celery_throttle.web.readings import Readings
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Pages"]
 
 _MOST = 100
+#: Seconds for which an open page shows the alarms of one report: a report asks all workers.
+_FRESH = 15.0
 #: Lines with room whose first task is read, each with a call.
 _MOST_LINES = 50
 
@@ -60,6 +61,7 @@ class Pages:
         keyed = bool(keys.known or status.keys or find)
         history = limit.history() if limit.key is None and not keyed else None
         held, holders = status.held_in_all, limit.holders(most=most)
+        shown = (need.permits for each in holders for need in each.needs if status.bucket.includes(need.bucket))
         answer = live(
             request,
             "limit",
@@ -73,7 +75,7 @@ class Pages:
             most=most,
             kept=reasons(self._app, (status, *keys.rows), most=_MOST_LINES),
             held=held,
-            missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
+            missing=held - sum(shown),
             waits=status.parked_in_all,
             holders=holders,
             parked=limit.parked(most=most),
@@ -120,11 +122,8 @@ class Pages:
 
     async def alarms(self, request: Request) -> Response:
         """Answer with the number of alarms alone, for the head line of an open page."""
-        return fragment(request, "_alarms.html", report=await self.head.fresh_alarms())
-
-
-def _is_of(limit: LimitControl, need: Need) -> bool:
-    return need.limit == limit.name and limit.key in (None, need.key)
+        report = self._verdict.last(_FRESH) or await self._verdict.without_thread()
+        return fragment(request, "_alarms.html", report=report)
 
 
 def _drawn(request: Request, limit: LimitControl, history: History | None, *, day: bool) -> list[Chart] | None:

@@ -94,12 +94,9 @@ class Recent(Generic[T]):
         now = monotonic()
         with self._lock:
             reading = self._readings.get(what)
-            if reading and (now - reading.began < self._seconds or self._is_waited_for(reading)):
+            if reading and (now - reading.began < self._seconds or (self._one_at_a_time and not reading.result.done())):
                 return reading, False
             return self._begin(what, now), True
-
-    def _is_waited_for(self, reading: _Reading) -> bool:
-        return self._one_at_a_time and not reading.result.done()
 
     def _begin(self, what: Hashable, now: float) -> _Reading:
         self._readings.pop(what, None)  # so that the new one becomes the last in the order

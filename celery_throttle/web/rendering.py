@@ -62,8 +62,7 @@ def live(request: Request, template: str, **values: Any) -> Response:
     return HTMLResponse(html, headers={"ETag": etag})
 
 
-@lru_cache
-def asset(name: str) -> Response:
+def asset(name: str, _: Request) -> Response:
     """Return the stylesheet or the script."""
     return Response(_read(name), media_type=_ASSETS[name], headers={"Cache-Control": "public, max-age=86400"})
 
@@ -74,6 +73,7 @@ def version() -> str:
     return hashlib.sha256("".join(map(_read, _ASSETS)).encode()).hexdigest()[:12]
 
 
+@lru_cache
 def _read(name: str) -> str:
     return (files("celery_throttle.web") / "static" / name).read_text(encoding="utf-8")
 

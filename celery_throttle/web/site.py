@@ -65,7 +65,7 @@ def site(
         Route("/alarms", pages.alarms),
         Route("/metrics", api.metrics),
         *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),
-        *(Route(f"/{name}", partial(_asset, name)) for name in ("page.css", "page.js")),
+        *(Route(f"/{name}", partial(asset, name)) for name in ("page.css", "page.js")),
         *(door.routes if door else ()),
     ]
     handlers = {
@@ -77,10 +77,6 @@ def site(
     inner.state.head = pages.head
     refused = partial(_refused, sign_in=door is not None)
     return Guard(inner, access, user, refused, ("/page.css", "/page.js"), door.paths if door else ())
-
-
-def _asset(name: str, _: Request) -> Response:
-    return asset(name)
 
 
 def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Response:

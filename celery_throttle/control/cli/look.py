@@ -200,12 +200,9 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
     session.output.line(when(datetime.now(timezone.utc)))
     session.show_limits(rows, one_line_each=True)
     if len(found) > len(rows):
-        output.line(_fitting(_left_out(len(rows), len(found)), terminal))
-
-
-def _left_out(shown: int, found: int) -> str:
-    more = " or more" if found >= MOST else ""
-    return f"The first {shown} of {found}{more} limits and keys; --most shows more."
+        more = " or more" if len(found) >= MOST else ""
+        left_out = f"The first {len(rows)} of {len(found)}{more} limits and keys; --most shows more."
+        output.line(_fitting(left_out, terminal))
 
 
 def _fitting(text: str, terminal: os.terminal_size | None) -> str:

@@ -93,7 +93,8 @@ class Table:
         return _shrunk(_shrunk(natural, folding, width, _NARROW), range(len(part)), width, narrow=1)
 
     def _folded(self, row: Sequence[str], part: Sequence[int], widths: Sequence[int]) -> Iterator[str]:
-        cells = [_wrapped(row[number], most) for number, most in zip(part, widths, strict=True)]
+        texts = ((row[number], most) for number, most in zip(part, widths, strict=True))
+        cells = [[text] if len(text) <= most else wrap(text, most, break_on_hyphens=False) for text, most in texts]
         for each in range(max(map(len, cells))):
             line = self._line([lines[each] if each < len(lines) else "" for lines in cells], part, widths)
             yield line if part[0] == 0 else " " * _GAP + line
@@ -112,10 +113,6 @@ class Table:
 def _room(part: Sequence[int], width: int) -> int:
     """Return the room of a line of these columns: all lines but the first are indented."""
     return width - _GAP if part and part[0] else width
-
-
-def _wrapped(text: str, most: int) -> list[str]:
-    return [text] if len(text) <= most else wrap(text, most, break_on_hyphens=False)
 
 
 def _total(widths: Sequence[int]) -> int:

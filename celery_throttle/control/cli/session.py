@@ -213,15 +213,12 @@ class _Command(CeleryCommand):
         except click.NoSuchOption as error:
             if not error.option_name[1:].isdecimal():
                 raise
-            raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
+            below_zero = next((each for each in given if each[:1] == "-" and each[1:].isdecimal()), "-1")
+            raise click.UsageError(f"{below_zero!r} is no whole number of 1 or more", ctx) from None
         except click.UsageError as error:
             # The message may contain a typed word with control characters.
             raise click.UsageError(one_line(error.format_message()), error.ctx or ctx) from None
         return rest
-
-
-def _below_zero(args: Sequence[str]) -> str:
-    return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
 
 
 def command(
