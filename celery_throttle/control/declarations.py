@@ -72,10 +72,9 @@ def declared_otherwise(
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())
     ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
-    mine = (each for each in known if each.key is None and each.name in ours) if known is not None else None
-    for stands in reader.stand(list(ours)) if mine is None else mine:
-        limit = ours[stands.name]
-        if stands.declared and limit.declaration != stands.declaration:
+    for stands in reader.stand(list(ours)) if known is None else known:
+        limit = ours.get(stands.name) if stands.key is None else None
+        if limit and stands.declared and limit.declaration != stands.declaration:
             sentence = (
                 f"Limit {limit.name} is {limit.declaration} in this code, and {stands.declaration} in "
                 f"that of the worker that started last: restart the workers that have the older one"

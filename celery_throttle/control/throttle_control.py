@@ -261,7 +261,7 @@ class ThrottleControl:
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached; tasks that were not published stay parked.
         """
-        from celery_throttle.control.drain import drain  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.removal import drain  # noqa: PLC0415 - most commands do without
 
         return drain(self._app, self._known.readers(), *signed(by, why), dry_run=dry_run)
 

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.throttle_control import ThrottleControl
-from celery_throttle.control.verbs import DROP, VERBS, Verb
+from celery_throttle.control.verbs import DROP, DROPPABLE, VERBS, Verb
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from celery_throttle.control.what_if import Simulation
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered", "python"]
+__all__ = ["CHANGES", "Changes", "notice_of", "offered", "python"]
 
-#: The states of tasks that can be dropped.
-DROPPABLE = ("parked", "waiting for its identity lock")
 #: The changes to a limit, by name.
 CHANGES = VERBS | {DROP.name: DROP}
 _DROP_TASK = DROP._replace(help="The task does not run, and ends as revoked.")

@@ -11,11 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.rows import reasons
 from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.control.verbs import DROPPABLE
 from celery_throttle.web.asked import limit_of, most_of, page_of, word
-from celery_throttle.web.changes import DROPPABLE, notice_of, offered
+from celery_throttle.web.changes import notice_of, offered
 from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.flash import forget
-from celery_throttle.web.rendering import fragment, live, page
+from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.history import History
     from celery_throttle.web.charts import Chart
-    from celery_throttle.web.head import Head
     from celery_throttle.web.readings import Readings
 
 __all__ = ["Pages"]
@@ -39,8 +39,8 @@ _MOST_LINES = 50
 class Pages:
     """Makes the pages; each method answers a request, in a thread."""
 
-    def __init__(self, app: Any, readings: Readings, head: Head) -> None:
-        self._app, self._throttle, self.head = app, ThrottleControl(app), head
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._app, self._throttle = app, ThrottleControl(app)
         self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
         self._fleet = readings.fleet
 
@@ -123,7 +123,7 @@ class Pages:
     async def alarms(self, request: Request) -> Response:
         """Answer with the number of alarms alone, for the head line of an open page."""
         report = self._verdict.last(_FRESH) or await self._verdict.without_thread()
-        return fragment(request, "_alarms.html", report=report)
+        return page(request, "_alarms.html", report=report)
 
 
 def _drawn(request: Request, limit: LimitControl, history: History | None, *, day: bool) -> list[Chart] | None:

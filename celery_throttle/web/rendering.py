@@ -23,7 +23,7 @@ from celery_throttle.web.guard import route_path, visitor
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["SIGNED_IN", "asset", "fragment", "link", "live", "page", "version"]
+__all__ = ["SIGNED_IN", "asset", "link", "live", "page", "version"]
 
 #: Key in the scope of a request whose sender has signed in with the token, and may sign out.
 SIGNED_IN = "celery_throttle.signed_in"
@@ -43,11 +43,6 @@ def link(request: Request, path: str, /, **query: object) -> str:
 def page(request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
     """Return a page of a template."""
     return HTMLResponse(_html(request, template, values | {"code": code}), code)
-
-
-def fragment(request: Request, template: str, **values: Any) -> HTMLResponse:
-    """Return a part of a page."""
-    return HTMLResponse(_html(request, template, values))
 
 
 def live(request: Request, template: str, **values: Any) -> Response:

@@ -49,7 +49,7 @@ def site(
     """
     commands = Commands(command) if isinstance(command, str) else command
     readings = Readings(app, commands)
-    pages, api = Pages(app, readings, Head(app, readings)), Api(app, readings)
+    pages, api = Pages(app, readings), Api(app, readings)
     changes = Changes(app, commands, readings.forget)
     routes = [
         Route("/", pages.overview),
@@ -74,7 +74,7 @@ def site(
         HTTPException: lambda request, error: _message(request, error.status_code, str(error.detail), error.headers),
     }
     inner = Starlette(routes=routes, exception_handlers=handlers)
-    inner.state.head = pages.head
+    inner.state.head = Head(app, readings)
     refused = partial(_refused, sign_in=door is not None)
     return Guard(inner, access, user, refused, ("/page.css", "/page.js"), door.paths if door else ())
 

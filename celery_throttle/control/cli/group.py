@@ -23,7 +23,7 @@ _MODULES = {
     "show": "look",
     "explain": "look",
     "report": "checks",
-    "history": "history",
+    "history": "look",
     "simulate": "simulate",
     "top": "look",
     **dict.fromkeys(VERBS, "steer"),

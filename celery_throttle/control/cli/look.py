@@ -1,10 +1,10 @@
-"""``status``, ``top``, ``show``, ``explain`` and ``audit``."""
+"""``status``, ``show``, ``explain``, ``history``, ``top`` and ``audit``."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,9 +20,11 @@ from celery_throttle.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from celery_throttle.control.cli.session import Session
+    from celery_throttle.store.history import History
     from celery_throttle.store.parked_tasks import Parked
 
 #: The most rows without a terminal.
@@ -56,6 +58,10 @@ _CHANGES = (
     Column("WHAT", lambda row: row.what, folds=True),
     Column("WHY", lambda row: row.why, folds=True),
 )
+_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+#: The counts of a `Period`, and the words for those that are not in the name.
+_COUNTS = ("started", "at_once", "parked", "ended", "failed", "sent_back", "refused", "duplicates", "reclaimed")
+_IN_WORDS = {"at_once": "at once", "sent_back": "sent back (RateLimited)", "refused": "refused (max_parked)"}
 
 
 @command("status")
@@ -207,3 +213,82 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
 
 def _fitting(text: str, terminal: os.terminal_size | None) -> str:
     return text if terminal is None else text[: terminal.columns]
+
+
+class _Row(NamedTuple):
+    """A row of the history: the values of the periods, their sum and their maximum."""
+
+    what: str
+    each: Sequence[float | None]
+    all: str
+    most: str
+
+
+@command("history")
+@params.limit
+@click.option("--day", is_flag=True, help="The last day by quarters of an hour, not the last hour by minutes.")
+def history(session: Session, limit: str, day: bool) -> None:
+    """Show the history of a limit, with all its keys: starts, waits, ends.
+
+    Busy workers report their counts each ten seconds, others once a minute.
+    The name of a task shows all its limits.
+    """
+    found = [each.history(day=day) for each in session.limits(limit, None)]
+    if session.output.as_json:
+        rows = [
+            {"limit": each.limit, "until": each.until, "total": each.total, "periods": each.periods} for each in found
+        ]
+        session.output.json(rows if len(rows) > 1 else rows[0])
+        return
+    for number, each in enumerate(found):
+        if number:
+            session.output.line()
+        _show(session, each, day=day, title=f"limit {each.limit}" if len(found) > 1 else "")
+
+
+def _show(session: Session, found: History, *, day: bool, title: str) -> None:
+    length = "QUARTER OF AN HOUR" if day else "MINUTE"
+    columns = (
+        Column("WHAT", lambda row: row.what),
+        Column(f"EACH {length} UNTIL {when(found.until)}", lambda row: _drawn(row.each)),
+        Column("ALL", lambda row: row.all, right=True),
+        Column("MOST", lambda row: row.most, right=True),
+    )
+    rows = [*_counts(found), *_times(found), *_peaks(found)]
+    if title:
+        session.output.line(title)
+    session.output.table(columns, rows, nothing="Nothing was counted.")
+
+
+def _counts(found: History) -> Iterator[_Row]:
+    for name in _COUNTS:
+        each = [getattr(period, name) for period in found.periods]
+        if any(each):
+            yield _Row(_IN_WORDS.get(name, name), each, str(getattr(found.total, name)), str(max(each)))
+
+
+def _times(found: History) -> Iterator[_Row]:
+    total = found.total
+    for share in (0.5, 0.95):
+        if (wait := total.wait(share)) is not None:
+            waits = [each.wait(share) for each in found.periods]
+            yield _Row(f"wait, {share:.0%} within", waits, span(wait), _longest(waits))
+    if total.ended:
+        means = [each.run_time / each.ended if each.ended else None for each in found.periods]
+        yield _Row("run time, on average", means, span(total.run_time / total.ended), _longest(means))
+
+
+def _peaks(found: History) -> Iterator[_Row]:
+    if found.total.held_most is not None:
+        yield _Row("held at once", [each.held_most for each in found.periods], "", str(found.total.held_most))
+        yield _Row("parked at once", [each.parked_most for each in found.periods], "", str(found.total.parked_most))
+
+
+def _longest(times: Sequence[float | None]) -> str:
+    return span(max(each or 0 for each in times))
+
+
+def _drawn(values: Sequence[float | None]) -> str:
+    """Return a bar for each value, a dot for 0 and None."""
+    most = max((each for each in values if each is not None), default=0) or 1
+    return "".join(_BARS[min(int(each / most * 8), 7)] if each else "\u00b7" for each in values)

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.output import Column, needs_text
 from celery_throttle.control.cli.session import FOUND, UNREACHABLE, Ended, command, typed
+from celery_throttle.control.verbs import DROPPABLE
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse
 from celery_throttle.tasks.ours import REAP_TASK
@@ -31,7 +32,6 @@ _RECLAIMED = (
     Column("TASK", lambda row: row.task_id),
     Column("HELD", lambda row: needs_text(row.needs), folds=True),
 )
-_DROPPABLE = ("parked", "waiting for its identity lock")
 
 
 @command("drop")
@@ -70,7 +70,7 @@ def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, An
     state = session.throttle.explain(task_id).state
     if state in ("unknown", "lost"):
         raise Ended(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still", FOUND)
-    return int(not yes and state in _DROPPABLE)
+    return int(not yes and state in DROPPABLE)
 
 
 @command("drain")
