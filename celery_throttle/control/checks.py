@@ -281,11 +281,9 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
 class Diagnosis:
     """The result of the checks.
 
-    Attributes:
-        stores: the checked servers: one for all groups of limits, in a cluster one for each group.
-        findings: the problems, the worst first.
-        unchecked: a sentence for each part that could not be checked.
-        services: the brokers whose workers use the store, with the app's own.
+    ``stores``: the checked servers: one for all groups of limits, in a cluster one for each group. ``findings``: the
+    worst first. ``unchecked``: a sentence for each part that could not be checked. ``services``: the brokers whose
+    workers use the store, with the app's own.
     """
 
     stores: tuple[StoreFacts, ...]

@@ -115,8 +115,6 @@ class LimitControl:
             rate: "50/m", or several; None: no change.
             burst: how many tasks may start at once, one number or one for each rate; None: as in the code if that has
                 as many rates, else 1.
-            by: the name of the operator.
-            why: the reason, for later readers.
         """
         self._change("set", self._read("override", permits, rate, burst), until, by, why)
 
@@ -254,7 +252,6 @@ class LimitControl:
         outside of tasks still wait.
 
         Args:
-            by: the name of the operator, None: ``user@host``.
             why: the reason, for later readers and for callers that wait for the result.
             dry_run: only count.
         """

@@ -26,11 +26,9 @@ ENOUGH_RUNS = 3
 class Pace:
     """The pace of a line.
 
-    Attributes:
-        first: the seconds until its first task starts; None if they are not known.
-        each: the seconds from each start to the next.
-        by_rate: whether a rate alone decides the pace.
-        idle: the seconds without a start, if they are too many for an estimate; else None.
+    ``first``: the seconds until its first task starts; None if they are not known. ``each``: the seconds from each
+    start to the next. ``by_rate``: whether a rate alone decides the pace. ``idle``: the seconds without a start, if
+    they are too many for an estimate; else None.
     """
 
     first: float | None = None

@@ -111,12 +111,9 @@ def named(app: Any) -> set[str]:
 
 
 class Depth(NamedTuple):
-    """The depth of a queue in the broker.
+    """The depth of a queue in the broker, without the unacknowledged messages of workers.
 
-    Attributes:
-        messages: the waiting messages, without the unacknowledged ones of workers; None: the broker does not report
-            them.
-        exists: whether the queue exists; None: the broker does not report that.
+    None: the broker does not report the messages, or whether the queue exists.
     """
 
     messages: int | None = None

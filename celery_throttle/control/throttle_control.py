@@ -54,7 +54,8 @@ class ThrottleControl:
         throttle.limit("tenant", key="acme").pause(why="asked us to stop")
         print(throttle.explain(task_id))
 
-    The store keeps each change with its operator, time and reason. A change holds for all workers, also for those that
+    The store keeps each change with its operator, time and reason: ``by`` is the name of the operator, None for
+    ``user@host``, and ``why`` is the reason, for later readers. A change holds for all workers, also for those that
     start later. Methods that read write nothing, and read at most ``most`` rows.
 
     Args:
@@ -122,7 +123,6 @@ class ThrottleControl:
 
         Args:
             limit: the limit or task, None for all holders.
-            most: the most rows.
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
@@ -148,7 +148,6 @@ class ThrottleControl:
 
         Args:
             limit: the limit or task; None for all changes, also those that are about no limit.
-            most: the most rows.
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
@@ -224,13 +223,11 @@ class ThrottleControl:
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
         """Drop a parked task, so that it does not run; False if it is not parked. See also ``limit(...).drop()``.
 
-        The task ends as revoked as soon as a worker of its queue has a free slot to report that. Its identity lock is
-        free at once.
+        The task ends as revoked as soon as a worker of its queue has a free slot to report that. Callers that wait for
+        its result get ``why``. Its identity lock is free at once.
 
         Args:
             task_id: the id of the task, or the `AsyncResult` of ``delay``.
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers and for callers that wait for the result.
 
         Raises:
             ConfigurationError: the value is neither.
@@ -251,8 +248,6 @@ class ThrottleControl:
         without running, and tasks of another broker, which the app of that broker drains.
 
         Args:
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers.
             dry_run: only count.
 
         Returns:
@@ -273,10 +268,9 @@ class ThrottleControl:
 
         This deletes limits, overrides, audit, counts, identity locks and remembered calls, for all groups of limits of
         the app's tasks. It also deletes the data of ``celery_throttle.primitives`` under this prefix in this store.
+        Only the log keeps ``by`` and ``why``.
 
         Args:
-            by: the name of the operator, for the log; None: ``user@host``.
-            why: the reason, for the log.
             dry_run: only count.
             force: also while workers are connected, tasks are parked or permits are held: parked tasks are lost then,
                 and running tasks are no longer counted.
@@ -315,8 +309,6 @@ class ThrottleControl:
         Args:
             identity: the identity, as in the rows of `locks`.
             task_name: the name of the task, for later readers.
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers.
         """
         by, why = signed(by, why)
         return any(reader.unlock(identity, task_name, by, why) for reader in self._known.readers())
@@ -361,8 +353,7 @@ class ThrottleControl:
 def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, object]:
     """Return the name and key of a limit, also from the form of the output: ``tenant[acme]``.
 
-    Raises:
-        ConfigurationError: there is no such limit.
+    `ConfigurationError` if there is no such limit.
     """
     try:
         throttle.limit(name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["forget", "leave", "left"]
+__all__ = ["cookie_options", "forget", "leave", "left"]
 
 _COOKIE = "celery_throttle_done"
 #: Seconds in which the browser has to request the next page.
@@ -25,7 +25,7 @@ def leave(request: Request, response: Response, location: str, done: str, count:
     ``count``: the number of things that were changed, None if there is no number.
     """
     found = "" if count is None else str(count)
-    response.set_cookie(_COOKIE, f"{done}.{found}.{_code(location)}", max_age=_LIFETIME, **_options(request))
+    response.set_cookie(_COOKIE, f"{done}.{found}.{_code(location)}", max_age=_LIFETIME, **cookie_options(request))
 
 
 def left(request: Request, location: str) -> tuple[str, str]:
@@ -38,11 +38,12 @@ def left(request: Request, location: str) -> tuple[str, str]:
 def forget(request: Request, response: Response) -> Response:
     """Delete the cookie once a whole page was made; return the answer."""
     if _COOKIE in request.cookies and request.query_params.get("part") != "live":
-        response.delete_cookie(_COOKIE, **_options(request))
+        response.delete_cookie(_COOKIE, **cookie_options(request))
     return response
 
 
-def _options(request: Request) -> dict[str, Any]:
+def cookie_options(request: Request) -> dict[str, Any]:
+    """Return the options of a cookie that only the page itself gets back."""
     path, secure = request.scope.get("root_path", "") or "/", request.scope.get("scheme") == "https"
     return {"path": path, "secure": secure, "httponly": True, "samesite": "strict"}
 

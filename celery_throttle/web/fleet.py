@@ -46,13 +46,9 @@ class Worker:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue of the app's own broker.
+    """A queue of the app's own broker, with the number of its parked tasks and the arrival of the first.
 
-    Attributes:
-        name: the name of the queue.
-        parked: number of its parked tasks.
-        since: arrival of the first of them.
-        taken: whether a worker that answers consumes the queue; None if no worker answered.
+    ``taken``: whether a worker that answers consumes the queue; None if no worker answered.
     """
 
     name: str

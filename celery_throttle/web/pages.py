@@ -40,14 +40,12 @@ class Pages:
     """Makes the pages; each method answers a request, in a thread."""
 
     def __init__(self, app: Any, readings: Readings) -> None:
-        self._app, self._throttle = app, ThrottleControl(app)
-        self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
-        self._fleet = readings.fleet
+        self._app, self._readings, self._throttle = app, readings, ThrottleControl(app)
 
     def overview(self, request: Request) -> Response:
         """Answer with the state of every limit."""
         wanted = request.query_params.get("find", "")
-        found = self._overview(wanted, most_of(request, _MOST))
+        found = self._readings.overview(wanted, most_of(request, _MOST))
         return live(request, "overview", found=found, find=wanted, now=found.at)
 
     def limit(self, request: Request) -> Response:
@@ -111,18 +109,20 @@ class Pages:
 
     async def report(self, request: Request) -> Response:
         """Answer with the report and the diagnosis of the store. It asks the workers, which takes a second or two."""
-        verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
+        verdict = await self._readings.verdict.without_thread()
+        diagnosis = await self._readings.diagnosis.without_thread()
         show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
         return await run_in_threadpool(show, request, "report.html")
 
     async def workers(self, request: Request) -> Response:
         """Answer with workers, queues and records set aside. It asks the workers, which takes a second."""
-        found = await self._fleet.without_thread()
+        found = await self._readings.fleet.without_thread()
         return await run_in_threadpool(partial(page, fleet=found, now=found.at), request, "workers.html")
 
     async def alarms(self, request: Request) -> Response:
         """Answer with the number of alarms alone, for the head line of an open page."""
-        report = self._verdict.last(_FRESH) or await self._verdict.without_thread()
+        verdict = self._readings.verdict
+        report = verdict.last(_FRESH) or await verdict.without_thread()
         return page(request, "_alarms.html", report=report)
 
 

@@ -31,9 +31,8 @@ _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one""
 def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
     """Return a listening socket, and the URL of the page.
 
-    Raises:
-        ConfigurationError: other machines could reach the page and there is no token, the token is too short, or the
-            address cannot be used.
+    `ConfigurationError` if other machines could reach the page and there is no token, the token is too short, or the
+    address cannot be used.
     """
     if token is None and not _is_loopback(host):
         raise ConfigurationError(f"{host} may be reached from other machines: add --token ({_HOW})")

@@ -29,13 +29,10 @@ _CUT = "\u2026"
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table; ``text`` returns the cell of a row.
 
-    Attributes:
-        heading: the heading of the column.
-        text: returns the cell of a row.
-        right: whether the cells are aligned right, as numbers are.
-        folds: whether the cells are text of several words, which may be wrapped.
+    ``right``: whether the cells are aligned right, as numbers are. ``folds``: whether they are text of several words,
+    which may be wrapped.
     """
 
     heading: str
