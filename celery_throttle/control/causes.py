@@ -66,7 +66,8 @@ def _of_change(look: Look, kind: str, scope: Bucket, change: RuntimeOverride, ro
         return Finding(kind, bool(over), f"Limit {scope} is not enforced{runs}.", why, do, scope.name, scope.key)
     count, since = look.parked(scope, rows), _first(look, rows)
     what = f"Limit {scope} is {state}: {look.waiting(count, since)}."
-    return _of_scope(kind, look.is_long(since), what, why, do if count else (), scope, count, since)
+    long = look.is_long(since)
+    return Finding(kind, long, what, why, do if count else (), scope.name, scope.key, waits=count, since=since)
 
 
 def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
@@ -82,19 +83,14 @@ def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[L
     least = "at least " if scope.key is None and scope.name in look.partly else ""
     what, why = f"Limit {scope} {has}: {least}{look.waiting(count, since)}.", f"Overridden {in_words(change)}."
     do = (look.commands.throttle("reset", scope),) if less and count else ()
-    return _of_scope("overridden", less and look.is_long(since), what, why, do, scope, count, since)
+    long = look.is_long(since)
+    return Finding("overridden", less and long, what, why, do, scope.name, scope.key, waits=count, since=since)
 
 
 def _first(look: Look, rows: list[LimitStatus]) -> datetime | None:
     """Return the arrival time of the first task in the lines of these limits and keys."""
     buckets = {each.bucket for each in rows}
     return min((each.since for each in look.lines if each.since and each.status.bucket in buckets), default=None)
-
-
-def _of_scope(
-    kind: str, alarm: bool, what: str, why: str, do: tuple[str, ...], scope: Bucket, count: int, since: datetime | None
-) -> Finding:
-    return Finding(kind, alarm, what, why, do, scope.name, scope.key, waits=count, since=since)
 
 
 def _pace(rates: tuple[RateStatus, ...]) -> float:

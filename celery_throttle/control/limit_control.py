@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.limit_keys import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
+from celery_throttle.control.rows import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.checks import one_of, whole

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.control.lines import partly
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue, parked_in
+from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue
 from celery_throttle.control.reader import MOST, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
@@ -140,7 +140,7 @@ def queue_work(
     found = depths(app, sorted({*queues} if only else {*queues, *known}), known)
     doubtful = {queue for queue, depth in found.items() if queue not in known and not depth.exists}
     if doubtful:
-        known |= configured(app) | parked_in(readers(app))
+        known |= configured(app) | {queue for reader in readers(app) for queue in reader.parked_by_queue()[0]}
         doubtful -= known
     consumes = consumed(app) if doubtful else None
     doubtful -= consumes or set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -74,19 +74,12 @@ def _read(name: str) -> str:
 
 
 def _html(request: Request, template: str, values: dict[str, Any]) -> str:
-    def to(path: str, **query: object) -> str:
-        return link(request, path, **query)
-
-    def to_limit(name: str, key: str | None = None) -> str:
-        return link(request, "limit", name=name, key=key)
-
-    def to_worker(name: str) -> str:
-        return f"{link(request, 'workers')}#{quote(worker_row(name))}"
-
     query = dict(request.query_params) | {"part": "live"}
     here = link(request, route_path(request.scope).lstrip("/"), **query)
     let_in = "celery_throttle.visitor" in request.scope
-    names = {"link": to, "limit_link": to_limit, "worker_link": to_worker, "here": here, "version": version()}
+    names = {"link": partial(link, request), "here": here, "version": version()}
+    names["limit_link"] = lambda name, key=None: link(request, "limit", name=name, key=key)
+    names["worker_link"] = lambda name: f"{link(request, 'workers')}#{quote(worker_row(name))}"
     names["may_change"] = let_in and visitor(request).may_change
     names["may_see_arguments"] = let_in and visitor(request).may_see_arguments
     names["signed_in"] = request.scope.get(SIGNED_IN, False)

@@ -13,8 +13,8 @@ from celery_throttle.control.cli.output import Column, needs_text, span, when
 from celery_throttle.control.cli.session import FOUND, command, typed
 from celery_throttle.control.known_limits import changes_of, holders_of, parked_of
 from celery_throttle.control.limit_control import MOST
-from celery_throttle.control.limit_keys import longest_line
 from celery_throttle.control.pace import Pace, pace_of
+from celery_throttle.control.rows import longest_line
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 
@@ -94,7 +94,7 @@ def status(session: Session, keys: bool, most: int) -> None:
 @command("show")
 @params.limit
 @params.key
-@params.most
+@click.option("--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most.")
 def show(session: Session, limit: str, key: str | None, most: int) -> None:
     """Show the status of a limit, its holders and its parked tasks.
 
