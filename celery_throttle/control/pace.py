@@ -1,20 +1,23 @@
-"""Estimate the pace of a line, by the rates of its limit or by its history."""
+"""Estimate the pace of a line, by the rates of its limit or by its history, and explain a task with its start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from celery_throttle.control.reader import MOST
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.wording import span
+from celery_throttle.store.explain import Explanation, dropped_before, explained, with_lost_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.history import History
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_in", "pace_of"]
+__all__ = ["ENOUGH_RUNS", "Pace", "explain", "pace_in", "pace_of"]
 
 #: A line without a start for this many run times, and this many seconds, does not move.
 _RUN_TIMES, _STANDS_STILL = 4, 120.0
@@ -72,7 +75,7 @@ def pace_in(reader: Reader, status: LimitStatus, cost: int = 1) -> Pace:
     return pace_of(status, reader.histories([status.name], MINUTES)[0], cost)
 
 
-def estimated(explanation: Explanation, pace: Pace) -> Explanation:
+def _estimated(explanation: Explanation, pace: Pace) -> Explanation:
     """Return the explanation with the estimated start of the task, if its line moves at this pace."""
     if explanation.place is None or any(each.stopped for each in explanation.limits):
         return explanation
@@ -87,3 +90,19 @@ def estimated(explanation: Explanation, pace: Pace) -> Explanation:
     else:
         return explanation
     return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, estimate))
+
+
+def explain(readers: Sequence[Reader], task_id: str) -> Explanation:
+    """Return the explanation of a task; ``readers``: one for each group of limits."""
+    views = [(reader.explain(task_id), reader) for reader in readers]
+    found = [(explained(task_id, view), view, reader) for view, reader in views]
+    explanation, view, reader = next((each for each in found if each[0].state != "unknown"), found[0])
+    if explanation.state == "unknown" or view.verdict:
+        explanation = with_lost_run(explanation, [run for each in readers for run in each.lost_runs()])
+    if explanation.state == "unknown":
+        explanation = dropped_before(explanation, [one for each in readers for one in each.audit(None, MOST)])
+    status = next((each for each in view.limits if each.bucket == explanation.bucket), None)
+    if status is None:
+        return explanation
+    cost = next(need.permits for need in view.needs if need.bucket == status.bucket)
+    return _estimated(explanation, pace_in(reader, status, cost))

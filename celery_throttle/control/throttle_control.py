@@ -166,7 +166,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: the value is neither.
         """
-        from celery_throttle.control.explaining import explain  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.pace import explain  # noqa: PLC0415 - most commands do without
 
         return explain(self._known.readers(), task_id_of("explain", task_id))
 

@@ -68,7 +68,7 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller) -> None:
     of_features.arrive("t", ONE)
     others = {
-        *("causes", "checks", "leases", "explaining", "forecast", "metrics"),
+        *("causes", "checks", "leases", "forecast", "metrics"),
         *("removal", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
     }
     loaded = loaded_by(shell, "status")
