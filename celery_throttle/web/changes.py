@@ -15,8 +15,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.web.asked import form, limit_of, word
-from celery_throttle.web.flash import leave, left
+from celery_throttle.web.asked import form, leave, left, limit_of, word
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
 

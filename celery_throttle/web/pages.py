@@ -12,10 +12,9 @@ from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.rows import reasons
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.verbs import DROPPABLE
-from celery_throttle.web.asked import limit_of, most_of, page_of, word
+from celery_throttle.web.asked import forget, limit_of, most_of, page_of, word
 from celery_throttle.web.changes import notice_of, offered
 from celery_throttle.web.charts import HEIGHT, charts
-from celery_throttle.web.flash import forget
 from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:

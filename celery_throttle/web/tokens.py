@@ -15,8 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from celery_throttle.core.wording import one_line, span
-from celery_throttle.web.asked import form
-from celery_throttle.web.flash import cookie_options
+from celery_throttle.web.asked import cookie_options, form
 from celery_throttle.web.rendering import SIGNED_IN, link
 
 if TYPE_CHECKING:
