@@ -34,7 +34,7 @@ def causes(look: Look) -> Iterator[Finding]:
     """Yield the causes of waits in the lines that were read, and the runtime overrides of limits."""
     yield from (_of_change(look, *each) for each in _changes(look))
     moving = [each for each in look.lines if not each.status.stopped]
-    views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
+    views = [(line, look.reader.explain(line.task)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
     yield from _not_taken(look, [(line, view) for line, view in waits if not _refusals(line, view)])
@@ -111,8 +111,7 @@ def _has_fewer(status: LimitStatus) -> bool:
 
 def _refusals(line: Line, view: TaskView) -> dict[str, LimitStatus]:
     """Return the kinds of reasons why the first task of a line does not start, each with the first such limit."""
-    found = list(refusals_of(line.first.task_id if line.first else "", view))
-    return {each.kind: each.status for each in reversed(found)}
+    return {each.kind: each.status for each in reversed([*refusals_of(line.task, view)])}
 
 
 def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
@@ -128,10 +127,9 @@ def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     elif "full" in refused:
         yield from _full(look, line, view, refused["full"], waits)
     elif "rate" in refused and long:
-        why = " ".join(_reasons(line, view))
-        yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", why)
+        yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", _reasons(line, view))
     elif "barred" in refused and long:
-        yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", " ".join(_reasons(line, view)))
+        yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", _reasons(line, view))
 
 
 def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str) -> Iterator[Finding]:
@@ -143,7 +141,7 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
     stuck = long and look.is_long(last)
     if not long or (_has_fewer(full) and not stuck):  # a lower number of permits has a finding of its own
         return
-    why = " ".join([*_reasons(line, view), *_longest(mine)])
+    why = " ".join([_reasons(line, view), *_longest(mine)])
     more = str((full.in_force or 0) + 1)
     do = (
         look.commands.throttle("show", full.bucket),
@@ -164,8 +162,8 @@ def _longest(holders: list[Holder]) -> Iterator[str]:
         yield f"Task {first.task_id} has held longest, since {at(first.since)}, on worker {first.worker}."
 
 
-def _reasons(line: Line, view: TaskView) -> tuple[str, ...]:
-    return explained(line.first.task_id if line.first else "", view).reasons
+def _reasons(line: Line, view: TaskView) -> str:
+    return " ".join(explained(line.task, view).reasons)
 
 
 def _of_line(
@@ -184,13 +182,11 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         return
     time.sleep(_AGAIN)
     for line, before in ready:
-        task = line.first.task_id if line.first else ""
-        view = look.reader.explain(task)
+        view = look.reader.explain(line.task)
         waits_for_site = view.kind and not view.lacking  # for one with a permit free: each site is a line of its own
         if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view) or waits_for_site:
             continue
         waits = look.waiting(line.status.parked, line.since)
-        what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."
-        why = " ".join(_reasons(line, view))
+        what = f"Limit {line.status.bucket} has room, but the first of its line, {line.task}, does not start: {waits}."
         do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)
-        yield _of_line(line, "no-slot", look.is_long(line.since), what, why, do, view.queue)
+        yield _of_line(line, "no-slot", look.is_long(line.since), what, _reasons(line, view), do, view.queue)

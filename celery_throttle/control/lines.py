@@ -103,6 +103,11 @@ class Line:
     first: First | None
 
     @property
+    def task(self) -> str:
+        """The id of its first task, "" if there is none."""
+        return self.first.task_id if self.first else ""
+
+    @property
     def since(self) -> datetime | None:
         """The arrival time of its first task; without fair turns, no other task in the line waits for longer."""
         return self.first.since if self.first else None

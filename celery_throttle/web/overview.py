@@ -51,7 +51,8 @@ class Overview:
 def overview(app: Any, wanted: str, most: int) -> Overview:
     """Read the states of the limits with a text in their names; ``most``: the most rows to return."""
     app.finalize(auto=True)
-    clocks, rows, groups = [], list[Row](), list(readers(app))
+    groups, clocks = list(readers(app)), []
+    rows: list[Row] = []
     for reader in groups:
         clocks.append(reader.clock())
         statuses = reader.status(_READ, ("limits", "overrides", "waiting", "used"))
