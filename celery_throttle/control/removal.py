@@ -242,12 +242,12 @@ def stored_data(app: Any) -> StoredData:
     app.finalize(auto=True)  # binds the tasks, which register their groups
     settings, places = settings_of(app), _places(app)
     found = [count_keys(settings.url, keys) for keys in places]
-    numbers: Counter[str] = Counter()
+    groups = list(readers(app))
     workers: dict[str, int] = {}
-    for reader in readers(app):
-        numbers += _numbers(reader)
-        for each in reader.services():  # a worker of several groups calls in each of them
-            workers[each.code] = max(workers.get(each.code, 0), each.workers)
+    for service in chain.from_iterable(reader.services() for reader in groups):
+        # A worker of several groups calls in each of them.
+        workers[service.code] = max(workers.get(service.code, 0), service.workers)
+    remembered = [each.state in _REMEMBERED for reader in groups for each in reader.locks(_MOST)]
     spaces = [keys.key("") for keys in places]
     sizes = [each.size for each in found]
     ours = {each.removesuffix(":") for each in spaces}
@@ -257,11 +257,11 @@ def stored_data(app: Any) -> StoredData:
         sum(each.keys for each in found),
         None if None in sizes else sum(each or 0 for each in sizes),
         workers=sum(workers.values()),
-        parked=numbers["parked"],
-        held=numbers["held"] + sum(each.held for each in found),
-        locks=numbers["locks"],
-        remembered=numbers["remembered"],
-        set_aside=numbers["set aside"],
+        parked=sum(1 for reader in groups for _ in reader.parked_ids(None)),
+        held=sum(len(reader.holders(None, _MOST)) for reader in groups) + sum(each.held for each in found),
+        locks=remembered.count(False),
+        remembered=remembered.count(True),
+        set_aside=sum(len(reader.set_aside(_MOST)) for reader in groups),
         others=tuple(sorted(set(chain.from_iterable(each.others for each in found)) - ours)),
     )
 
@@ -270,19 +270,6 @@ def _places(app: Any) -> list[Keys]:
     """Return the key spaces: one for each group, and that of the primitives, which have no group."""
     prefix = settings_of(app).prefix
     return [Keys(prefix, group) for group in sorted({"", *(each.group for each in readers(app))})]
-
-
-def _numbers(reader: Reader) -> Counter[str]:
-    locks = Counter(each.state in _REMEMBERED for each in reader.locks(_MOST))
-    return Counter(
-        {
-            "parked": sum(1 for _ in reader.parked_ids(None)),
-            "held": len(reader.holders(None, _MOST)),
-            "locks": locks[False],
-            "remembered": locks[True],
-            "set aside": len(reader.set_aside(_MOST)),
-        }
-    )
 
 
 def remove_data(app: Any, *, force: bool) -> StoredData:

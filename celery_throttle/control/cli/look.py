@@ -200,7 +200,7 @@ def _look(session: Session, most: int | None, *, first: bool) -> None:
     room = _ROWS if terminal is None else max(1, terminal.lines - _BESIDE)
     rows = sorted(found, key=longest_line)[: room if most is None else most]
     if output.as_json:
-        output.json_line(rows)
+        output.json(rows, indent=None)
         return
     click.clear()
     session.output.line(when(datetime.now(timezone.utc)))

@@ -138,9 +138,9 @@ class Output:
         self.as_json = as_json
         self._plain = plain
 
-    def json(self, value: object) -> None:
-        """Write a value as indented JSON."""
-        click.echo(_dumped(value, indent=2))
+    def json(self, value: object, indent: int | None = 2) -> None:
+        """Write a value as indented JSON; None: in one line."""
+        click.echo(_dumped(value, indent))
 
     def show(self, value: object, text: object) -> None:
         """Write a value: as JSON, or as this text of one or more lines."""
@@ -155,10 +155,6 @@ class Output:
             self.json(rows)
         else:
             self.table(columns, rows, nothing=nothing)
-
-    def json_line(self, value: object) -> None:
-        """Write a value as JSON in one line."""
-        click.echo(_dumped(value))
 
     def line(self, text: object = "") -> None:
         """Write a line, or several."""
@@ -190,7 +186,7 @@ class Output:
         return shutil.get_terminal_size() if sys.stdout.isatty() else None
 
 
-def _dumped(value: object, indent: int | None = None) -> str:
+def _dumped(value: object, indent: int | None) -> str:
     """Return a value as JSON with control characters escaped; other characters stay unescaped."""
     text = json.dumps(readable(value), indent=indent, ensure_ascii=False)
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)

@@ -40,7 +40,7 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
     url = f"{url.rstrip('/')}{root}/"
     with listener:
         if session.output.as_json:
-            session.output.json_line({"url": url})
+            session.output.json({"url": url}, indent=None)
         else:
             session.output.line(f"{url} (Ctrl-C ends it)")
         serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
