@@ -9,7 +9,7 @@ from celery_throttle.control.findings import Finding
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 from celery_throttle.store.explain import explained
-from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.limit_status import rates_text, starts_per_second
 from celery_throttle.store.standing import in_words, refusals_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.lines import Line, Look
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus, RateStatus, RuntimeOverride
+    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
 __all__ = ["causes"]
@@ -73,7 +73,7 @@ def _of_change(look: Look, kind: str, scope: Bucket, change: RuntimeOverride, ro
 def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
     """Return the finding of an override: an alarm if it allows less than the code, and tasks wait for that."""
     if change.rates:
-        less = _pace(change.rates) < _pace(rows[0].rates)
+        less = starts_per_second(change.rates) < starts_per_second(rows[0].rates)
         has = f"has the rate {rates_text(change.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
     else:
         less = any(_has_fewer(each) for each in rows)
@@ -91,10 +91,6 @@ def _first(look: Look, rows: list[LimitStatus]) -> datetime | None:
     """Return the arrival time of the first task in the lines of these limits and keys."""
     buckets = {each.bucket for each in rows}
     return min((each.since for each in look.lines if each.since and each.status.bucket in buckets), default=None)
-
-
-def _pace(rates: tuple[RateStatus, ...]) -> float:
-    return min((each.per_second for each in rates), default=float("inf"))
 
 
 def _has_fewer(status: LimitStatus) -> bool:

@@ -21,7 +21,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.limit_status import rates_text, starts_per_second
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -177,7 +177,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
         change,
         changed != own,
         _slots_for(play.starts, workers, reader),
-        _starts_per_second(reader, waiters, changed, workers) if change else None,
+        _pace_after(reader, waiters, changed, workers) if change else None,
     )
 
 
@@ -229,14 +229,14 @@ def _slots_for(starts: Counter[BrokerQueue], workers: list[Slots] | None, reader
     return found
 
 
-def _starts_per_second(
+def _pace_after(
     reader: Reader, waiters: list[Waiter], own: list[LimitStatus], workers: list[Slots] | None
 ) -> float | None:
     """Return the estimated starts a second, by rates, permits, slots and past run times; None: not known."""
     lines = [each for each in own if each.parked and not each.stopped]
     if not lines:
         return None
-    by_rate = sum(min((rate.per_second for rate in each.rates_in_force), default=inf) for each in lines)
+    by_rate = sum(starts_per_second(each.rates_in_force) for each in lines)
     runs = sum(inf if each.in_force is None else each.in_force for each in lines)
     if len(waiters) >= MOST and len(lines) > 1:  # not all keys were read
         by_rate = runs = inf

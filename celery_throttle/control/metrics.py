@@ -17,6 +17,7 @@ from celery_throttle.control.runnable import queue_work, work_of
 from celery_throttle.core.history import TOTALS, WAITS
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.limit_status import starts_per_second
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -232,7 +233,7 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "permits", whole.in_force
     for name, rates in (("_declared", whole.rates), ("", whole.rates_in_force)) if whole else ():
         if rates:
-            yield f"starts_per_second{name}", min(each.per_second for each in rates)
+            yield f"starts_per_second{name}", starts_per_second(rates)
     if whole:
         yield "held", whole.held_in_all
         yield "parked", whole.parked_in_all

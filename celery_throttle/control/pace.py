@@ -9,6 +9,7 @@ from celery_throttle.control.reader import MOST
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.wording import span
 from celery_throttle.store.explain import Explanation, dropped_before, explained, with_lost_run
+from celery_throttle.store.limit_status import starts_per_second
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
     """
     if status.stopped:
         return Pace()
-    slowest = min((rate.per_second for rate in status.rates_in_force), default=float("inf")) / cost
+    slowest = starts_per_second(status.rates_in_force) / cost
     if status.next_start_in > 0 and status.has_room(cost):
         return Pace(status.next_start_in, 1 / slowest, by_rate=True)
     if status.key is not None:

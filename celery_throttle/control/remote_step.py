@@ -1,4 +1,4 @@
-"""Let a worker answer Celery's remote control in its consumer thread, within a short timeout."""
+"""Answer Celery's remote control in a worker: read a command, carry it out, and answer within a short timeout."""
 
 from __future__ import annotations
 
