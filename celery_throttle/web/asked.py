@@ -21,6 +21,7 @@ __all__ = ["cookie_options", "forget", "form", "leave", "left", "limit_of", "mos
 
 #: The size of a form.
 _MOST_BYTES = 16_384
+#: Has the outcome of a change for the next page.
 _COOKIE = "celery_throttle_done"
 #: Seconds in which the browser has to request the next page.
 _LIFETIME = 60
