@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Meter
 
-    from celery_throttle.control.exposition import Metric
+    from celery_throttle.control.metrics import Metric
     from celery_throttle.core.buckets import Bucket
 
 __all__ = ["mark_spans", "observe"]

@@ -15,7 +15,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from celery_throttle.control.exposition import Metric as Measured
+    from celery_throttle.control.metrics import Metric as Measured
 
 __all__ = ["collector"]
 

@@ -9,7 +9,7 @@ from celery_throttle.control.findings import Finding
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 from celery_throttle.store.explain import explained
-from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.limit_status import rates_text, starts_per_second
 from celery_throttle.store.standing import in_words, refusals_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.lines import Line, Look
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.holders import Holder
-    from celery_throttle.store.limit_status import LimitStatus, RateStatus, RuntimeOverride
+    from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
 __all__ = ["causes"]
@@ -34,7 +34,7 @@ def causes(look: Look) -> Iterator[Finding]:
     """Yield the causes of waits in the lines that were read, and the runtime overrides of limits."""
     yield from (_of_change(look, *each) for each in _changes(look))
     moving = [each for each in look.lines if not each.status.stopped]
-    views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
+    views = [(line, look.reader.explain(line.task)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
     yield from _not_taken(look, [(line, view) for line, view in waits if not _refusals(line, view)])
@@ -66,13 +66,14 @@ def _of_change(look: Look, kind: str, scope: Bucket, change: RuntimeOverride, ro
         return Finding(kind, bool(over), f"Limit {scope} is not enforced{runs}.", why, do, scope.name, scope.key)
     count, since = look.parked(scope, rows), _first(look, rows)
     what = f"Limit {scope} is {state}: {look.waiting(count, since)}."
-    return _of_scope(kind, look.is_long(since), what, why, do if count else (), scope, count, since)
+    long = look.is_long(since)
+    return Finding(kind, long, what, why, do if count else (), scope.name, scope.key, waits=count, since=since)
 
 
 def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[LimitStatus]) -> Finding:
     """Return the finding of an override: an alarm if it allows less than the code, and tasks wait for that."""
     if change.rates:
-        less = _pace(change.rates) < _pace(rows[0].rates)
+        less = starts_per_second(change.rates) < starts_per_second(rows[0].rates)
         has = f"has the rate {rates_text(change.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
     else:
         less = any(_has_fewer(each) for each in rows)
@@ -82,23 +83,14 @@ def _overridden(look: Look, scope: Bucket, change: RuntimeOverride, rows: list[L
     least = "at least " if scope.key is None and scope.name in look.partly else ""
     what, why = f"Limit {scope} {has}: {least}{look.waiting(count, since)}.", f"Overridden {in_words(change)}."
     do = (look.commands.throttle("reset", scope),) if less and count else ()
-    return _of_scope("overridden", less and look.is_long(since), what, why, do, scope, count, since)
+    long = look.is_long(since)
+    return Finding("overridden", less and long, what, why, do, scope.name, scope.key, waits=count, since=since)
 
 
 def _first(look: Look, rows: list[LimitStatus]) -> datetime | None:
     """Return the arrival time of the first task in the lines of these limits and keys."""
     buckets = {each.bucket for each in rows}
     return min((each.since for each in look.lines if each.since and each.status.bucket in buckets), default=None)
-
-
-def _of_scope(
-    kind: str, alarm: bool, what: str, why: str, do: tuple[str, ...], scope: Bucket, count: int, since: datetime | None
-) -> Finding:
-    return Finding(kind, alarm, what, why, do, scope.name, scope.key, waits=count, since=since)
-
-
-def _pace(rates: tuple[RateStatus, ...]) -> float:
-    return min((each.per_second for each in rates), default=float("inf"))
 
 
 def _has_fewer(status: LimitStatus) -> bool:
@@ -115,8 +107,7 @@ def _has_fewer(status: LimitStatus) -> bool:
 
 def _refusals(line: Line, view: TaskView) -> dict[str, LimitStatus]:
     """Return the kinds of reasons why the first task of a line does not start, each with the first such limit."""
-    found = list(refusals_of(line.first.task_id if line.first else "", view))
-    return {each.kind: each.status for each in reversed(found)}
+    return {each.kind: each.status for each in reversed([*refusals_of(line.task, view)])}
 
 
 def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
@@ -132,10 +123,9 @@ def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     elif "full" in refused:
         yield from _full(look, line, view, refused["full"], waits)
     elif "rate" in refused and long:
-        why = " ".join(_reasons(line, view))
-        yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", why)
+        yield _of_line(line, "rate", False, f"The rate keeps the line of {bucket}: {waits}.", _reasons(line, view))
     elif "barred" in refused and long:
-        yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", " ".join(_reasons(line, view)))
+        yield _of_line(line, "barred", False, f"Limit {bucket}: {waits}.", _reasons(line, view))
 
 
 def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str) -> Iterator[Finding]:
@@ -147,7 +137,7 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
     stuck = long and look.is_long(last)
     if not long or (_has_fewer(full) and not stuck):  # a lower number of permits has a finding of its own
         return
-    why = " ".join([*_reasons(line, view), *_longest(mine)])
+    why = " ".join([_reasons(line, view), *_longest(mine)])
     more = str((full.in_force or 0) + 1)
     do = (
         look.commands.throttle("show", full.bucket),
@@ -168,8 +158,8 @@ def _longest(holders: list[Holder]) -> Iterator[str]:
         yield f"Task {first.task_id} has held longest, since {at(first.since)}, on worker {first.worker}."
 
 
-def _reasons(line: Line, view: TaskView) -> tuple[str, ...]:
-    return explained(line.first.task_id if line.first else "", view).reasons
+def _reasons(line: Line, view: TaskView) -> str:
+    return " ".join(explained(line.task, view).reasons)
 
 
 def _of_line(
@@ -188,13 +178,11 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         return
     time.sleep(_AGAIN)
     for line, before in ready:
-        task = line.first.task_id if line.first else ""
-        view = look.reader.explain(task)
+        view = look.reader.explain(line.task)
         waits_for_site = view.kind and not view.lacking  # for one with a permit free: each site is a line of its own
         if view.state != "parked" or view.ticket != before.ticket or _refusals(line, view) or waits_for_site:
             continue
         waits = look.waiting(line.status.parked, line.since)
-        what = f"Limit {line.status.bucket} has room, but the first of its line, {task}, does not start: {waits}."
-        why = " ".join(_reasons(line, view))
+        what = f"Limit {line.status.bucket} has room, but the first of its line, {line.task}, does not start: {waits}."
         do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)
-        yield _of_line(line, "no-slot", look.is_long(line.since), what, why, do, view.queue)
+        yield _of_line(line, "no-slot", look.is_long(line.since), what, _reasons(line, view), do, view.queue)

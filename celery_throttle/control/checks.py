@@ -6,7 +6,10 @@ reason that an operator can end.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,23 +28,20 @@ from celery_throttle.tasks.remarks import remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import timedelta
 
     from celery_throttle.store.parked_tasks import ParkedInQueue
+    from celery_throttle.store.workers import Service
 
-__all__ = ["CHECKS", "Check", "Checked"]
+__all__ = ["CHECKS", "Check", "Checked", "Diagnosis", "Report", "diagnose", "report"]
 
-_NAMED = 3
+#: Seconds after which the first values of a report may be outdated.
+_STALE = 15.0
 
 
 class Check(NamedTuple):
-    """A check.
+    """A check: what it ``looks_at`` in words, and what ``finds`` the problems.
 
-    Attributes:
-        looks_at: what it looks at, in words.
-        finds: yields what is wrong.
-        now: whether it is about now, and so a part of ``report``.
-        set_up: whether it is about the set-up, and so a part of ``doctor``.
+    ``now``: whether it is about now, and so a part of ``report``; ``set_up``: about the set-up, a part of ``doctor``.
     """
 
     looks_at: str
@@ -53,14 +53,8 @@ class Check(NamedTuple):
 class Checked:
     """What is checked: an app with its servers and its groups of limits.
 
-    Args:
-        app: the Celery app.
-        commands: the beginning of commands.
-        patience: how long a task may wait before its wait is an alarm.
-
-    Attributes:
-        groups: the groups of limits.
-        unchecked: a sentence for each part that could not be checked.
+    ``patience``: how long a task may wait before its wait is an alarm. ``unchecked``: a sentence for each part that
+    could not be checked.
     """
 
     def __init__(self, app: Any, commands: Commands, patience: timedelta) -> None:
@@ -170,7 +164,7 @@ def _records(look: Look) -> Iterator[Finding]:
     aside = [each for each in found if each.task_id]
     dropped = [each for each in found if not each.task_id]
     if dropped:
-        named = shortened([f"{each.key}[{each.field}]" for each in dropped], _NAMED)
+        named = shortened([f"{each.key}[{each.field}]" for each in dropped])
         yield Finding(
             "dropped",
             True,
@@ -186,7 +180,7 @@ def _records(look: Look) -> Iterator[Finding]:
         yield Finding(
             "set-aside",
             True,
-            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks, _NAMED)}.",
+            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks)}.",
             f"Their records in the store are {why}, the first since {at(since)}.",
             ("ThrottleControl(app).set_aside() has the records; their messages are kept for a week.",),
             since=since,
@@ -237,3 +231,74 @@ CHECKS = (
     Check("runs of singletons whose leases have ended", _of_groups(running_twice)),
     Check("the queues of parked tasks", _unconsumed),
 )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state of the store, the limits and the lines, in one verdict.
+
+    Attributes:
+        at: the store's time at the beginning.
+        took: seconds from the first to the last read.
+        alarms: the findings that need an operator, the worst first.
+        remarks: the other findings.
+        unchecked: a sentence for each part that could not be checked.
+    """
+
+    at: datetime
+    took: float
+    alarms: tuple[Finding, ...]
+    remarks: tuple[Finding, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a line: "nothing needs attention" only without findings and with everything checked."""
+        if not (self.alarms or self.remarks or self.unchecked):
+            return "nothing needs attention"
+        none = "no alarm in what was looked at" if self.unchecked else "no alarm"
+        alarms = counted(len(self.alarms), "alarm") if self.alarms else none
+        remarks = f", {counted(len(self.remarks), 'remark')}" if self.remarks else ""
+        return f"{alarms}{remarks}" + (", not everything was looked at" if self.unchecked else "")
+
+    def __str__(self) -> str:
+        lines = [f"{at(self.at)}: {self.summary}."]
+        return "\n".join([*lines, *map(str, self.alarms + self.remarks), *(f"? {each}" for each in self.unchecked)])
+
+
+def report(app: Any, commands: Commands, patience: timedelta) -> Report:
+    """Check the store, the limits and the lines, and return the findings."""
+    checked, began = Checked(app, commands, patience), time.monotonic()
+    found = checked.findings(each for each in CHECKS if each.now)
+    took = time.monotonic() - began
+    if took > _STALE:
+        checked.unchecked.append(f"Whether all of this is so still: reading it took {span(took)}.")
+    alarms, others = (tuple(each for each in found if each.alarm is alarm) for alarm in (True, False))
+    return Report(checked.at, round(took, 3), alarms, others, tuple(dict.fromkeys(checked.unchecked)))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of the checks.
+
+    ``stores``: the checked servers: one for all groups of limits, in a cluster one for each group. ``findings``: the
+    worst first. ``unchecked``: a sentence for each part that could not be checked. ``services``: the brokers whose
+    workers use the store, with the app's own.
+    """
+
+    stores: tuple[StoreFacts, ...]
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...]
+    services: tuple[Service, ...] = ()
+
+
+def diagnose(app: Any, commands: Commands | None = None) -> Diagnosis:
+    """Check the store, the options of the app's tasks, the declarations and the records."""
+    checked = Checked(app, commands or Commands(), timedelta())
+    found = checked.findings(each for each in CHECKS if each.set_up)
+    services: dict[str, Service] = {}
+    for look in checked.groups:
+        with suppress(StoreUnavailable):  # a finding, since the store refuses the records too
+            services |= {each.code: each for each in look.reader.services()}
+    stores = tuple(facts for facts, _ in checked.servers)
+    return Diagnosis(stores, found, tuple(dict.fromkeys(checked.unchecked)), tuple(services.values()))

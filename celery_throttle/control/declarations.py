@@ -22,7 +22,6 @@ __all__ = ["declared_otherwise", "differing_declarations"]
 
 #: Seconds. A worker with a free slot calls every five, one that holds permits renews them within a lease.
 _CALLS_WITHIN = 60.0
-_NAMED = 3
 
 
 def differing_declarations(look: Look) -> Iterator[Finding]:
@@ -52,7 +51,7 @@ def _differing_workers(look: Look) -> Iterator[Finding]:
 
 def _differing(status: LimitStatus, versions: dict[str, list[str]]) -> Finding:
     by_text = sorted((described(text), sorted(workers)) for text, workers in versions.items())
-    parts = [f"{text} on {shortened(workers, _NAMED)}" for text, workers in by_text]
+    parts = [f"{text} on {shortened(workers)}" for text, workers in by_text]
     return Finding(
         "declared",
         True,
@@ -68,18 +67,14 @@ def declared_otherwise(
 ) -> Iterator[tuple[str, str]]:
     """Yield (limit, sentence) for each limit that the store has with another declaration than this code.
 
-    Args:
-        app: the Celery app.
-        reader: the reader of one group.
-        known: the status of the group's limits, if the caller has just read it.
+    ``known``: the status of the limits of the reader's group, if the caller has just read it.
     """
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())
     ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
-    mine = (each for each in known if each.key is None and each.name in ours) if known is not None else None
-    for stands in reader.stand(list(ours)) if mine is None else mine:
-        limit = ours[stands.name]
-        if stands.declared and limit.declaration != stands.declaration:
+    for stands in reader.stand(list(ours)) if known is None else known:
+        limit = ours.get(stands.name) if stands.key is None else None
+        if limit and stands.declared and limit.declaration != stands.declaration:
             sentence = (
                 f"Limit {limit.name} is {limit.declaration} in this code, and {stands.declaration} in "
                 f"that of the worker that started last: restart the workers that have the older one"

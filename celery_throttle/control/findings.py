@@ -18,18 +18,9 @@ __all__ = ["KINDS", "Commands", "Finding", "in_order", "waiting"]
 
 #: The kinds of findings, in the order of the report.
 KINDS = (
-    *(
-        "store",
-        "settling",
-        "set-aside",
-        "dropped",
-        "lost",
-        "silent",
-        "runs-twice",
-        "duplicate-waits",
-        "no-worker",
-        "undeclared",
-    ),  # work is lost, or cannot be done
+    # Work is lost, or cannot be done:
+    *("store", "settling", "set-aside", "dropped", "lost", "silent", "runs-twice", "duplicate-waits", "no-worker"),
+    *("undeclared",),
     *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # an operator's change, or a hanging task
     *("full", "rate", "barred", "declared", "set-up"),  # intended, or without effect so far
 )
@@ -79,9 +70,13 @@ class Commands(NamedTuple):
     def throttle(
         self, command: str, bucket: Bucket | None = None, *values: str, options: Sequence[tuple[str, str | None]] = ()
     ) -> str:
-        """Return a ``throttle`` command for a shell, with quoted words; an option whose value is None is a flag."""
+        """Return a ``throttle`` command for a shell, with quoted words.
+
+        An option whose value is None is a flag; one whose value is "" is left out.
+        """
+        given = [(name, value) for name, value in options if value != ""]
         key = [("key", bucket.key)] if bucket and bucket.key is not None else []
-        words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in (*key, *options)]
+        words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in (*key, *given)]
         if bucket is not None:
             words += ["--", bucket.name] if bucket.name.startswith("-") else [bucket.name]
         return f"{self.begin} throttle {' '.join(map(_quoted, [command, *self.options, *words, *values]))}"

@@ -6,55 +6,34 @@ own limit refuses. A task that another limit refuses goes to the line of that li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal
 
-from celery_throttle.control.capacity import asked_workers, slots_for, starts_per_second
-from celery_throttle.control.overrides import Override
-from celery_throttle.control.pace import Pace, pace_in
-from celery_throttle.control.play import Play
-from celery_throttle.control.queues import NO_ANSWER
+from celery_throttle.control.overrides import Override, status_after
+from celery_throttle.control.pace import ENOUGH_RUNS, Pace, pace_in
+from celery_throttle.control.play import Bound, Play
+from celery_throttle.control.queues import NO_ANSWER, Slots, consumed, free_slots
 from celery_throttle.control.reader import MOST
-from celery_throttle.control.status_after import is_meant, status_after
 from celery_throttle.control.verbs import VERBS
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.limit_status import rates_text
+from celery_throttle.store.limit_status import rates_text, starts_per_second
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.control.verbs import Ending
+    from celery_throttle.core.queues import BrokerQueue
     from celery_throttle.store.limit_status import LimitStatus, RateStatus
+    from celery_throttle.store.parked_tasks import Waiter
 
-__all__ = ["Bound", "Forecast", "forecast"]
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A reason why tasks would wait.
-
-    Attributes:
-        why: the reason, in words.
-        tasks: the number of tasks that would wait, with those behind them in line.
-        limit: the limit that refuses them, None if no limit does.
-        key: the value of the limit's key.
-        queue: the queue without a worker that answers, None for another reason.
-        kind: ``"paused"``, ``"held-back"``, ``"undeclared"``, ``"full"``, ``"barred"`` (another task goes first),
-            ``"rate"``, ``"line"`` (others come first), or ``"no-worker"``.
-    """
-
-    why: str
-    tasks: int
-    limit: str | None = None
-    key: str | None = None
-    queue: str | None = None
-    kind: str = ""
-
-    def __str__(self) -> str:
-        return f"{counted(self.tasks, 'task')} would wait on: {one_line(self.why)}."
+__all__ = ["Forecast", "forecast"]
 
 
 @dataclass(frozen=True)
@@ -157,14 +136,14 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
     others = {each: reader.waiters(each, 1) for each in sorted(needed - {each.line for each in waiters}, key=str)}
     wanted = {bucket, Bucket(bucket.name), *needed}
     stands = {each.bucket: each for each in reader.stand([each.text for each in sorted(wanted, key=str)])}
-    own = [each for each in stands.values() if is_meant(each, bucket)]
+    own = [each for each in stands.values() if bucket.includes(each.bucket)]
     before, after = stands[bucket], status_after(reader, bucket, asked, stands)
     unchecked: list[str] = []
     change: Ending | Literal[""]
     parked = before.parked_in_all
     # The remote control of this app does not reach the workers of other brokers.
     queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
-    taken, workers = asked_workers(reader.app) if queues else (set(), None)
+    taken, workers = _asked_workers(reader.app) if queues else (set(), None)
     if taken is None:
         unchecked.append(NO_ANSWER)
     if reader.clock()[1]:
@@ -187,9 +166,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
         play.starts.total(),
         play.at_most,
         sum(_too_many(after[each.bucket]) for each in own if _has_less(asked, each, after[each.bucket])),
-        tuple(
-            Bound(each.why, count, each.limit, each.key, each.queue, each.kind) for each, count in play.bounds.items()
-        ),
+        tuple(replace(each, tasks=count) for each, count in play.bounds.items()),
         len(waiters),
         parked,
         tuple(unchecked),
@@ -199,8 +176,8 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
         _least(parked, override) if bucket.key is not None or not any(each.key for each in own) else None,
         change,
         changed != own,
-        slots_for(play.starts, workers, reader),
-        starts_per_second(reader, waiters, changed, workers) if change else None,
+        _slots_for(play.starts, workers, reader),
+        _pace_after(reader, waiters, changed, workers) if change else None,
     )
 
 
@@ -220,3 +197,55 @@ def _least(parked: int, asked: Override) -> float | None:
     if not parked or not asked.rates:
         return None
     return max(max(parked - each.burst, 0) / each.per_second for each in asked.rates)
+
+
+def _asked_workers(app: Any) -> tuple[set[str] | None, list[Slots] | None]:
+    """Return the queues that the workers consume, and their free slots.
+
+    Both requests run at the same time, because each takes a second.
+    """
+    with ThreadPoolExecutor(1, "celery-throttle-slots") as pool:
+        slots = pool.submit(free_slots, app)
+        return consumed(app), slots.result()
+
+
+def _slots_for(starts: Counter[BrokerQueue], workers: list[Slots] | None, reader: Reader) -> int | None:
+    """Return how many of these starts (by queue) have a free slot now; None if that is not known.
+
+    Permits outside of tasks need no slot. Workers of other brokers cannot be asked.
+    """
+    outside = sum(count for queue, count in starts.items() if is_outside(queue.name))
+    left = {queue.name: count for queue, count in starts.items() if not is_outside(queue.name)}
+    if not left:
+        return outside
+    if workers is None or not all(is_outside(each.name) or reader.is_ours(each.broker) for each in starts):
+        return None
+    found = outside
+    for worker in sorted(workers, key=lambda each: len(each.queues & left.keys())):
+        free = worker.free
+        for queue in sorted(worker.queues & left.keys(), key=lambda each: -left[each]):
+            taken = min(free, left[queue])
+            free, left[queue], found = free - taken, left[queue] - taken, found + taken
+    return found
+
+
+def _pace_after(
+    reader: Reader, waiters: list[Waiter], own: list[LimitStatus], workers: list[Slots] | None
+) -> float | None:
+    """Return the estimated starts a second, by rates, permits, slots and past run times; None: not known."""
+    lines = [each for each in own if each.parked and not each.stopped]
+    if not lines:
+        return None
+    by_rate = sum(starts_per_second(each.rates_in_force) for each in lines)
+    runs = sum(inf if each.in_force is None else each.in_force for each in lines)
+    if len(waiters) >= MOST and len(lines) > 1:  # not all keys were read
+        by_rate = runs = inf
+    queues = {each.queue.name for each in waiters}
+    if workers is not None:
+        slots = sum(each.free for each in workers if each.queues & queues)
+        runs = min(runs, slots + own[0].held_in_all)
+    costs = [need.permits for each in waiters for need in each.needs if need.limit == own[0].name]
+    history = reader.histories([own[0].name], MINUTES)[0]
+    if history.run_time and history.ended >= ENOUGH_RUNS and costs:
+        by_rate = min(by_rate, runs / history.run_time / (sum(costs) / len(costs)))
+    return by_rate if 0 < by_rate < inf else None

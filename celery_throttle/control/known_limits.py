@@ -29,11 +29,7 @@ __all__ = ["KnownLimits", "changes_of", "holders_of", "parked_of", "queue_names"
 
 
 class KnownLimits:
-    """The limits of an app's tasks, and those that workers have declared in the app's store.
-
-    Args:
-        app: the Celery app.
-    """
+    """The limits of an app's tasks, and those that workers have declared in the app's store."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -109,7 +105,7 @@ class KnownLimits:
             return Reader(self._app, settings_of(self._app).group_of(known.group))
         if not isinstance(name, str) or not name.isprintable():
             return None
-        return next((each for each in self.readers() if each.is_declared(name)), None)
+        return next((each for each in self.readers() if each.stand([name])[0].declared), None)
 
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # binds the tasks, which register their limits
@@ -123,11 +119,7 @@ def _site(per: str, key: str) -> Site:
 
 
 def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
-    """Return the checked names of queues.
-
-    Raises:
-        ConfigurationError: a name is no text, or empty.
-    """
+    """Return the names of queues; `ConfigurationError` if one is no text, or empty."""
     named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
     for each in named:
         if not isinstance(each, str) or not each:
@@ -138,11 +130,7 @@ def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
 
 
 def task_id_of(method: str, task: object) -> str:
-    """Return the id of a task that is given by its id or its `AsyncResult`.
-
-    Raises:
-        ConfigurationError: the value is neither.
-    """
+    """Return the id of a task, from its id or its `AsyncResult`; `ConfigurationError` for another value."""
     task_id = task.id if isinstance(task, AsyncResult) else task
     if not isinstance(task_id, str) or not task_id:
         option = " --task" if method == "drop" else ""

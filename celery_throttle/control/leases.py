@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_throttle.control.findings import Commands, Finding
 from celery_throttle.core.wording import at, counted, shortened, span
-from celery_throttle.store.explain import LOCK_STATES, Explanation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from celery_throttle.control.lines import Look
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.holders import Holder
     from celery_throttle.store.workers import LostRun
 
-__all__ = ["OVERDUE", "misses_renewals", "running_twice", "silent_workers", "with_lost_run"]
+__all__ = ["OVERDUE", "misses_renewals", "running_twice", "silent_workers"]
 
 #: Seconds. Workers and beat check leases at least this often, so none of them has seen a lease that ended before that.
 OVERDUE = 5.0
 #: The most duplicates that are checked, each with a call.
 _MOST_DUPLICATES = 50
-_NAMED = 3
 #: A worker renews a lease each time this part of it has passed. A lease with less than this left has missed a renewal.
 _PART = 1 / 3
 
@@ -55,7 +52,7 @@ def _overdue(holders: list[Holder], commands: Commands) -> Finding:
         "lost",
         True,
         f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
-        f"{shortened(tasks, _NAMED)}.",
+        f"{shortened(tasks)}.",
         f"The lease of {tasks[0]} ended {span(-holders[0].lease_left)} ago, and no worker and no beat has checked it "
         "since.",
         (commands.throttle("reap"),),
@@ -70,8 +67,7 @@ def _silent(worker: str, holders: list[Holder], lease: float, commands: Commands
     return Finding(
         "silent",
         True,
-        f"Worker {worker} does not answer, and holds permits for {counted(len(tasks), 'task')}: "
-        f"{shortened(tasks, _NAMED)}.",
+        f"Worker {worker} does not answer, and holds permits for {counted(len(tasks), 'task')}: {shortened(tasks)}.",
         f"It renews each lease every {span(lease * _PART)}, and has not for {span(lease - left)}: {ends}, and then "
         "others get the permits, whether its tasks still run or not.",
         (commands.inspect("ping", node),) if "@" in node else (),
@@ -92,7 +88,7 @@ def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterat
             "duplicate-waits",
             True,
             f"{len(tasks)} {wait} for the identity lock of task {first}, whose worker does not answer: "
-            f"{shortened(tasks, _NAMED)}.",
+            f"{shortened(tasks)}.",
             f"Worker {holder.worker} has not renewed the lease for {span(lease - holder.lease_left)}. Once the lease "
             "is reclaimed the lock is free, and a second run may begin while the first still runs.",
             waits=len(tasks),
@@ -120,32 +116,6 @@ def running_twice(look: Look) -> Iterator[Finding]:
         )
 
 
-def with_lost_run(explanation: Explanation, runs: Iterable[LostRun]) -> Explanation:
-    """Return the explanation, with a run of the task whose lease has ended, if there is one."""
-    run = next((each for each in runs if each.task == explanation.task_id), None)
-    if run is None:
-        return explanation
-    if explanation.state != "unknown":
-        also = f"It also runs on worker {run.worker}" if run.heard else f"It may also still run on worker {run.worker}"
-        return replace(explanation, reasons=(*explanation.reasons, f"{also}, which {_since(run)}."))
-    reasons = [f"It ran on worker {run.worker}, which {_since(run)}."]
-    reasons += ["That worker has called since, so the run goes on."] if run.heard else []
-    return replace(explanation, state="lost", reasons=(*reasons, _of_lock(run)), worker=run.worker)
-
-
-def _of_lock(run: LostRun) -> str:
-    if run.lock is None:
-        return "Its identity lock is free: a second run may have begun, and ended."
-    state, task, since, _ = run.lock
-    if task == run.task:
-        return f"Its identity lock waits for its next delivery, since {at(since)}: then a second run begins."
-    return f"Task {task} has its identity lock ({LOCK_STATES[state]}, since {at(since)})."
-
-
-def _since(run: LostRun) -> str:
-    return f"has not renewed its lease since {at(run.since)}"
-
-
 def _silence(run: LostRun) -> str:
     called = f" That worker has called since, at {at(run.heard)}, so its run goes on." if run.heard else ""
-    return f"Worker {run.worker} {_since(run)}, and has not reported an end.{called}"
+    return f"Worker {run.worker} {run.silence}, and has not reported an end.{called}"

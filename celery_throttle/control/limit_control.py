@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.limit_keys import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
+from celery_throttle.control.rows import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.checks import one_of, whole
@@ -115,8 +115,6 @@ class LimitControl:
             rate: "50/m", or several; None: no change.
             burst: how many tasks may start at once, one number or one for each rate; None: as in the code if that has
                 as many rates, else 1.
-            by: the name of the operator.
-            why: the reason, for later readers.
         """
         self._change("set", self._read("override", permits, rate, burst), until, by, why)
 
@@ -254,7 +252,6 @@ class LimitControl:
         outside of tasks still wait.
 
         Args:
-            by: the name of the operator, None: ``user@host``.
             why: the reason, for later readers and for callers that wait for the result.
             dry_run: only count.
         """

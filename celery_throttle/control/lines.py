@@ -31,14 +31,9 @@ _MOST_LINES = 50
 class Look:
     """One group of limits; each part is read once, when the first check needs it.
 
-    Attributes:
-        app: the Celery app.
-        reader: the reader of the group.
-        commands: the beginning of commands.
-        patience: how long a task may wait before its wait is an alarm.
-        unchecked: gets a sentence for each part that cannot be read as a whole.
-        partly: the limits of which not all keys were read, once ``statuses`` were read.
-        left_out: whether no more checks are made of this group.
+    ``patience``: how long a task may wait before its wait is an alarm. ``unchecked`` gets a sentence for each part that
+    cannot be read as a whole. ``partly``: the limits of which not all keys were read, once ``statuses`` were read.
+    ``left_out``: whether no more checks are made of this group.
     """
 
     app: Any
@@ -102,15 +97,15 @@ class Look:
 
 @dataclass(frozen=True)
 class Line:
-    """The line of a limit, or of one key of it.
-
-    Attributes:
-        status: the status of the limit or key.
-        first: the first task in the line; None if the tasks that need its permits wait in other lines.
-    """
+    """The line of a limit or key; ``first``: None if the tasks that need its permits wait in other lines."""
 
     status: LimitStatus
     first: First | None
+
+    @property
+    def task(self) -> str:
+        """The id of its first task, "" if there is none."""
+        return self.first.task_id if self.first else ""
 
     @property
     def since(self) -> datetime | None:
@@ -148,7 +143,7 @@ def _in_turn(statuses: Iterable[LimitStatus]) -> list[Bucket]:
     """Return one line of each limit, then a second of each, and so on."""
     before: Counter[str] = Counter()
     turns: list[tuple[int, Bucket]] = []
-    for each in sorted(statuses, key=_order):
+    for each in sorted(statuses, key=lambda each: (-each.parked, each.name, each.key or "")):
         turns.append((before[each.name], each.bucket))
         before[each.name] += 1
     return [bucket for _, bucket in sorted(turns, key=lambda turn: turn[0])]
@@ -158,16 +153,11 @@ def _since(oldest: Oldest) -> datetime:
     return oldest.first.since or datetime.min.replace(tzinfo=timezone.utc)
 
 
-def _order(status: LimitStatus) -> tuple[int, str, str]:
-    return -status.parked, status.name, status.key or ""
-
-
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
     """Return the number of missing keys in use of each limit; limits without missing keys are left out.
 
-    Args:
-        statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
-        most_keys: the most keys of that call. Fewer keys are all keys, even if some came into use during the call.
+    ``statuses``: as `Reader.status` returns them for ``most_keys``. Fewer keys are all keys, even if some came into use
+    during the call.
     """
     in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
     if sum(each.key is not None for each in statuses) < most_keys:

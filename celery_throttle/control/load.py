@@ -85,11 +85,7 @@ def read_question(
     target: Any = None,
     seed: Any = 0,
 ) -> Question:
-    """Check the options of a simulation.
-
-    Raises:
-        ConfigurationError: one cannot work; the message has the option and the fix.
-    """
+    """Check the options of a simulation; `ConfigurationError` with the option and the fix if one cannot work."""
     if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= _MOST_SPREAD:
         raise _wrong("spread", spread, f"a number from 0 to {_MOST_SPREAD}", 0.5)
     return Question(

@@ -7,9 +7,9 @@ bounded number of keys, holders and tasks: if there are more, ``celery_throttle_
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.leases import OVERDUE, misses_renewals
 from celery_throttle.control.lines import partly
 from celery_throttle.control.reader import MOST, readers
@@ -17,6 +17,7 @@ from celery_throttle.control.runnable import queue_work, work_of
 from celery_throttle.core.history import TOTALS, WAITS
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.limit_status import starts_per_second
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import Oldest
 
-__all__ = ["described", "measured", "scraped"]
+__all__ = ["Metric", "Sample", "described", "exposition", "measured", "scraped"]
 
 logger = logging.getLogger(__name__)
 
 _PREFIX = "celery_throttle_"
 
-#: By limit, with all its keys.
-_OF_LIMITS = {
+_GAUGES = {
+    # By limit, with all its keys.
     "permits_declared": "Permits that the code declares; for each key of a limit that has keys.",
     "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
     "starts_per_second_declared": "Starts a second that the code's rates allow, for each key. No sample: no rate.",
@@ -51,11 +52,11 @@ _OF_LIMITS = {
     "disabled": "How many are not enforced: the limit itself, or keys of it.",
     "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
     "overridden": "How many have other permits or another rate for now: the limit itself, or keys of it.",
-}
-#: The metrics that need all keys: the sum of a part would be wrong.
-_OF_ALL_KEYS = {"next_start_seconds", "full"}
-#: By group of limits.
-_OF_GROUPS = {
+    # By queue.
+    "queue_messages": "Messages that wait in the broker. No sample: it does not report them.",
+    "runnable_tasks": "Tasks that could run now: messages in the broker, throttled tasks that run, and parked ones for "
+    "which permits are free. No sample: the broker does not report its messages.",
+    # By group of limits.
     "holders": "Tasks, and processes outside of tasks, that hold permits or an identity lock.",
     "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
     "workers_silent": "Workers, and processes, that hold permits or locks and have stopped renewing their leases.",
@@ -64,15 +65,11 @@ _OF_GROUPS = {
     "settling_seconds": "How long no task starts yet, because the store has just lost its data.",
     "store_time_seconds": "The store's clock when these metrics were read.",
     "cut": "1 if not everything was read: more than 1000 keys, 1000 holders or 1000 tasks that may be ready.",
+    # Of the store.
+    "up": "1 if the store answers, else 0 (then collectors export no other metric).",
 }
-#: By queue.
-_OF_QUEUES = {
-    "queue_messages": "Messages that wait in the broker. No sample: it does not report them.",
-    "runnable_tasks": "Tasks that could run now: messages in the broker, throttled tasks that run, and parked ones for "
-    "which permits are free. No sample: the broker does not report its messages.",
-}
-#: Of the store.
-_OF_ALL = {"up": "1 if the store answers, else 0 (then collectors export no other metric)."}
+#: The metrics that need all keys: the sum of a part would be wrong.
+_OF_ALL_KEYS = {"next_start_seconds", "full"}
 #: By limit, with all its keys, from its history. A counter restarts at 0 after two days without use of its limit,
 #: after a loss of the store's data, and after some billions.
 _COUNTERS = {
@@ -93,6 +90,55 @@ _WAIT = {"wait_seconds": "How long runs waited in line before they started; 0: n
 #: Each second bound of WAITS: a bound is four times the one before, from 20 ms to 1.5 h.
 _BOUNDS = range(0, len(WAITS), 2)
 _CHANGES = {"paused": "paused", "disabled": "disabled", "held-back": "held_back", "override": "overridden"}
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of a metric; ``suffix``: that of a value of a histogram.
+
+    The control characters of labels are escaped, because names of queues may have any.
+    """
+
+    labels: dict[str, str]
+    value: float
+    suffix: str = ""
+
+    def __post_init__(self) -> None:
+        self.labels.update({name: one_line(value) for name, value in self.labels.items()})
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric with its values; ``kind``: ``gauge``, ``counter`` or ``histogram``."""
+
+    name: str
+    help: str
+    samples: list[Sample] = field(default_factory=list)
+    kind: str = "gauge"
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """Return metrics as text for Prometheus, in its own format (0.0.4); labels may have any characters.
+
+    This does not use prometheus_client. All values come from one look at the store, so there is no registry to keep.
+    ``celery throttle metrics`` has to work without further packages, also from cron. That library would add 210 KB, a
+    tenth of a second for its import, and a collector as long as this function and its helpers.
+    """
+    lines: list[str] = []
+    for metric in metrics:
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"{metric.name}{each.suffix}{_labels(each.labels)} {_number(each.value)}" for each in metric.samples]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _labels(labels: dict[str, str]) -> str:
+    inner = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def _warn(message: str) -> None:
@@ -102,14 +148,8 @@ def _warn(message: str) -> None:
 def measured(app: Any, queues: Iterable[str] = (), unknown: Callable[[str], object] = _warn) -> tuple[Metric, ...]:
     """Return the metrics of an app's store.
 
-    Args:
-        app: the Celery app.
-        queues: further queues, beside those of the app's configuration and of the store.
-        unknown: called with an error message for each of them that does not exist; that queue has no samples.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-        StoreUnavailable: the store does not answer, or refuses.
+    ``queues``: further queues, beside those of the app's configuration and of the store. ``unknown`` is called with an
+    error message for each of them that does not exist; that queue has no samples.
     """
     app.finalize(auto=True)
     metrics, works = _without_samples(), []
@@ -148,8 +188,7 @@ def described() -> tuple[Metric, ...]:
 
 
 def _without_samples() -> dict[str, Metric]:
-    gauges = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
-    kinds = {"gauge": gauges, "counter": _COUNTERS | _ERRORS, "histogram": _WAIT}
+    kinds = {"gauge": _GAUGES, "counter": _COUNTERS | _ERRORS, "histogram": _WAIT}
     rows = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
     return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in rows}
 
@@ -194,7 +233,7 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "permits", whole.in_force
     for name, rates in (("_declared", whole.rates), ("", whole.rates_in_force)) if whole else ():
         if rates:
-            yield f"starts_per_second{name}", min(each.per_second for each in rates)
+            yield f"starts_per_second{name}", starts_per_second(rates)
     if whole:
         yield "held", whole.held_in_all
         yield "parked", whole.parked_in_all

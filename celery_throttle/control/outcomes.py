@@ -138,16 +138,10 @@ def _least(outcome: Callable[[int], Outcome], number: int, target: float) -> Out
 def outcome_of(
     what: str, numbers: Numbers, load: Load, tasks: Tasks, starts: list[float], seconds: float, *, begun: bool = False
 ) -> Outcome:
-    """Return the outcome of simulated starts.
+    """Return the outcome of simulated starts, one for each task.
 
-    Args:
-        what: see `Outcome`.
-        numbers: the numbers of the limit.
-        load: the load.
-        tasks: the tasks.
-        starts: the start of each task.
-        seconds: the length of the simulation.
-        begun: whether to leave out the waits of tasks that start later, as the counts do.
+    ``seconds``: the length of the simulation. ``begun``: whether to leave out the waits of tasks that start later, as
+    the counts do.
     """
     started = bisect_right(starts, seconds)
     waits = sorted(start - at for start, at in zip(starts[: started if begun else None], tasks.arrivals, strict=False))

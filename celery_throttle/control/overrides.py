@@ -1,41 +1,42 @@
-"""Check the values of a change: another number of permits, another rate, and the time when the change ends."""
+"""Check the values of a change (other permits, another rate, its end), and compute the status of limits after it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.verbs import VERBS
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.checks import seconds, whole
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.limit_status import RateStatus, rates_text
+from celery_throttle.store.limit_status import RateStatus, RuntimeOverride, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import tzinfo
 
-    from celery_throttle.core.buckets import Bucket
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.control.verbs import Ending
+    from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["Override", "Until", "moment_of", "read_override", "until_text"]
+__all__ = ["Override", "Until", "moment_of", "read_override", "status_after", "until_text"]
 
 Until = datetime | timedelta | float | None
 
 _LATEST_YEAR = 2200
 #: Numbers in this range are Unix times: as seconds from now they would be 31 years or more.
 _UNIX_TIMES = 1e9, 7e9
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
 class Override:
-    """Other numbers for a limit.
-
-    Attributes:
-        permits: the number of permits, None: no change.
-        rates: the rates, empty: no change.
-    """
+    """Other numbers for a limit; None and empty: no change."""
 
     permits: int | None = None
     rates: tuple[RateStatus, ...] = ()
@@ -67,21 +68,17 @@ def read_override(
     burst: Any,
     declared: Callable[[], Sequence[RateStatus]],
 ) -> Override:
-    """Check the values of a user for an override.
+    """Check the values of a user for an override; None: not given.
 
-    Args:
-        method: the called method, for the messages.
-        bucket: the limit or key to override.
-        permits: the given permits, None: not given.
-        rate: the given rate, None: not given.
-        burst: the given burst, None: that of the code, if it has as many rates, else 1.
-        declared: returns the rates of the code.
+    ``method``: the called method, for the messages. ``burst``: by default that of the code, if it has as many rates,
+    else 1. ``declared`` returns the rates of the code.
 
     Raises:
         ConfigurationError: neither permits nor rate is given, or a value cannot work.
     """
     if permits is None and rate is None:
-        fix = f"write {method}(rate='50/m', burst={burst!r})" if burst is not None else _both(method)
+        both = f"write {method}(5), or {method}(rate='50/m')"
+        fix = both if burst is None else f"write {method}(rate='50/m', burst={burst!r})"
         raise ConfigurationError(f"Limit {bucket}: {method} needs a number of permits or a rate: {fix}")
     if rate is None and burst is not None:
         raise ConfigurationError(
@@ -111,10 +108,6 @@ def _instead(method: str, permits: object) -> str:
     return f"{method}(rate={permits!r})" if isinstance(permits, str) and "/" in permits else f"{method}(5)"
 
 
-def _both(method: str) -> str:
-    return f"write {method}(5), or {method}(rate='50/m')"
-
-
 def moment_of(until: Any) -> Any:
     """Return a Unix time, such as ``time.time() + 60``, as a datetime, and other values unchanged."""
     is_time = isinstance(until, int | float) and _UNIX_TIMES[0] <= until < _UNIX_TIMES[1]
@@ -124,8 +117,7 @@ def moment_of(until: Any) -> Any:
 def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
     """Return a time for control.lua: ``0`` (no end), ``+ms`` from now, or ms.
 
-    Raises:
-        ConfigurationError: the value is no such time, or out of range.
+    `ConfigurationError` if the value is no such time, or out of range.
     """
     if until is None:
         return "0"
@@ -134,3 +126,64 @@ def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
         return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
     fix = f"until=3600, or a datetime up to the year {_LATEST_YEAR}"
     return f"+{seconds(f'Limit {bucket}: until', until, 0.001, fix=fix) * 1000:.0f}"
+
+
+def status_after(
+    reader: Reader, bucket: Bucket, change: Override | Ending, stands: dict[Bucket, LimitStatus]
+) -> dict[Bucket, LimitStatus]:
+    """Return the status of limits after a change of one limit (with all its keys) or key.
+
+    ``stands``: the present status of each, with the limit itself.
+    """
+    found = dict(stands)
+    by_rates: dict[tuple[RateStatus, ...], list[str]] = defaultdict(list)
+    for each, before in stands.items():
+        if not bucket.includes(each):
+            continue
+        if isinstance(change, Override):
+            found[each] = _overridden(before, bucket, change)
+        else:
+            found[each] = _ended(before, bucket, change, stands[Bucket(bucket.name)])
+        if found[each].rates_in_force != before.rates_in_force:
+            found[each] = replace(found[each], next_start_in=0.0)
+            by_rates[found[each].rates_in_force].append(each.text)
+    for rates, buckets in by_rates.items():
+        for status in reader.stand(buckets, Override(rates=rates).rates_declared) if rates else ():
+            found[status.bucket] = replace(found[status.bucket], next_start_in=status.next_start_in)
+    return found
+
+
+def _overridden(status: LimitStatus, bucket: Bucket, change: Override) -> LimitStatus:
+    """Return the status of a limit after the override; an override of one key takes precedence over the limit's."""
+    if status.disabled:
+        return status
+    if change.permits is not None and not _has_own(status, status.override, bucket):
+        status = replace(status, in_force=change.permits)
+    if change.rates and not _has_own(status, status.rate_override, bucket):
+        status = replace(status, rate_override=RuntimeOverride(str(bucket), "", "", _EPOCH, None, rates=change.rates))
+    return status
+
+
+def _has_own(status: LimitStatus, override: RuntimeOverride | None, bucket: Bucket) -> bool:
+    """Return whether the limit is changed, and the key has an override of its own."""
+    return bucket.key is None and override is not None and status.scope(override) != bucket
+
+
+def _ended(status: LimitStatus, bucket: Bucket, change: Ending, limit: LimitStatus) -> LimitStatus:
+    """Return the status of a limit or key after the change; a key's own change hides the same change of its limit."""
+    ends: dict[str, Any] = {}
+    all_keys = change == "release-hold" and bucket.key is None
+    for what in VERBS[change].ends:
+        override = getattr(status, what)
+        if override and (all_keys or status.scope(override) == bucket):
+            hidden = getattr(limit, what) if bucket.key is not None else None
+            ends[what] = hidden
+    if not ends:
+        return status
+    status = replace(status, **ends)
+    if not status.declared or change not in ("reset", "enable"):
+        return status
+    permits = status.permits
+    if status.override and status.override.permits is not None:
+        permits = status.override.permits
+    return replace(status, in_force=None if status.disabled else permits)

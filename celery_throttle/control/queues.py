@@ -19,8 +19,6 @@ from celery_throttle.core.wording import shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from celery_throttle.control.reader import Reader
-
 __all__ = [
     "NO_ANSWER",
     "Depth",
@@ -31,7 +29,6 @@ __all__ = [
     "free_slots",
     "named",
     "no_such_queue",
-    "parked_in",
     "reached",
 ]
 
@@ -111,12 +108,9 @@ def named(app: Any) -> set[str]:
 
 
 class Depth(NamedTuple):
-    """The depth of a queue in the broker.
+    """The depth of a queue in the broker, without the unacknowledged messages of workers.
 
-    Attributes:
-        messages: the waiting messages, without the unacknowledged ones of workers; None: the broker does not report
-            them.
-        exists: whether the queue exists; None: the broker does not report that.
+    None: the broker does not report the messages, or whether the queue exists.
     """
 
     messages: int | None = None
@@ -219,11 +213,6 @@ def _names(queue: Any) -> Iterable[str]:
     """Return the name of a queue that is given as text or as a kombu queue; empty if there is none."""
     name = getattr(queue, "name", queue)
     return (name,) if isinstance(name, str) and name else ()
-
-
-def parked_in(readers: Iterable[Reader]) -> set[str]:
-    """Return the queues of parked tasks of the app's own broker."""
-    return {queue for reader in readers for queue in reader.parked_by_queue()[0]}
 
 
 def no_such_queue(name: str, known: Iterable[str], *, workers_answered: bool) -> str:

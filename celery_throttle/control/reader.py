@@ -13,21 +13,13 @@ from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
+from celery_throttle.store import parked_tasks
 from celery_throttle.store.audit import read_changes
 from celery_throttle.store.history import histories, last_hours
 from celery_throttle.store.holders import read_holders
 from celery_throttle.store.identity_locks import read_locks
 from celery_throttle.store.limit_status import read_names, read_statuses
 from celery_throttle.store.needs import needs_from
-from celery_throttle.store.parked_tasks import (
-    parked_rows,
-    read_firsts,
-    read_oldest,
-    read_parked,
-    read_parked_by_queue,
-    read_parked_ids,
-    read_waiters,
-)
 from celery_throttle.store.reading import read
 from celery_throttle.store.task_view import read_task_view
 from celery_throttle.store.unreadable import read_set_aside, read_wrong
@@ -88,12 +80,7 @@ class Reclaimed:
 
 
 class Reader:
-    """Read one group of limits; each method raises `StoreUnavailable` if the store does not answer or refuses.
-
-    Args:
-        app: the Celery app.
-        group: the name of the group.
-    """
+    """Read one group of limits; each method raises `StoreUnavailable` if the store does not answer or refuses."""
 
     def __init__(self, app: Any, group: str) -> None:
         self.app, self.group = app, group
@@ -143,10 +130,8 @@ class Reader:
     ) -> tuple[LimitStatus, ...]:
         """Return the status of the limits, and of their keys with holders, parked tasks or changes.
 
-        Args:
-            most_keys: the most keys; if there are more, those that are found first.
-            sources: the keys of the store to search, in this order.
-            most: the most rows in all, limits before keys; None: any number.
+        ``most_keys``: of more keys, those that are found first. ``sources``: the keys of the store to search, in this
+        order. ``most``: the most rows in all, limits before keys.
         """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}
@@ -173,11 +158,6 @@ class Reader:
             return view
         known = {each.code: each.broker for each in self.services()}
         return replace(view, service=known.get(view.broker, view.broker))
-
-    def is_declared(self, name: str) -> bool:
-        """Return whether a worker has declared this limit here."""
-        (status,) = self.stand([name])
-        return status.declared
 
     def names(self) -> Iterator[str]:
         """Yield the names of all declared limits, and of all limits and keys with runtime overrides."""
@@ -242,29 +222,30 @@ class Reader:
         while more and len(found) < most and (bucket is None or past < _NAMES):
             page, more = self.read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
             past += _HOLDERS
-            found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
+            mine = (each for each in page if bucket is None or any(bucket.includes(need.bucket) for need in each.needs))
+            found.update((each.task_id, each) for each in mine)
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return the parked tasks of this limit, or of all limits."""
-        return read(read_parked, self._parked_rows(bucket, most))
+        return read(parked_tasks.read_parked, self._parked_rows(bucket, most))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return the first task in each of these lines; None for an empty line."""
         names = _portions([each.text for each in buckets])
-        return [each for some in names for each in self.read(read_firsts, self.store.firsts(some))]
+        return [each for some in names for each in self.read(parked_tasks.read_firsts, self.store.firsts(some))]
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
         """Return the parked task of each limit with the longest wait; limits with empty lines are left out."""
         found: dict[str, Oldest] = {}
         for some in _portions(limits):
-            rows = self.read(read_oldest, self.store.oldest(some))
+            rows = self.read(parked_tasks.read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return the waiters in the lines of this limit; None: in all lines, and those that only wait for a slot."""
-        return read(read_waiters, self._parked_rows(bucket, most))
+        return read(parked_tasks.read_waiters, self._parked_rows(bucket, most))
 
     def _parked_rows(self, bucket: Bucket | None, most: int) -> list[Any]:
         """Return rows of parked tasks, read a page at a time; a task that moves between pages is there once."""
@@ -272,7 +253,7 @@ class Reader:
         after, left = b"", min(most, MOST)
         while left > 0:
             call = self.store.parked(bucket.text if bucket else None, min(left, AT_ONCE), after)
-            after, rows = self.read(parked_rows, call)
+            after, rows = self.read(parked_tasks.parked_rows, call)
             for row in rows:
                 found.setdefault(row[2], row)
             left = left - len(rows) if after else 0
@@ -287,7 +268,7 @@ class Reader:
         more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
-            following, page = self.read(read_parked_ids, call)
+            following, page = self.read(parked_tasks.read_parked_ids, call)
             yield from page
             # Lines that another program has put out of order, and which are not repaired yet, could cause a loop.
             more = following[1:] > after[1:]
@@ -301,7 +282,7 @@ class Reader:
         found: dict[str, ParkedInQueue] = {}
         after = ""
         for _ in range(0, most_lanes, AT_ONCE):
-            following, page = self.read(read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
+            following, page = self.read(parked_tasks.read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
@@ -335,7 +316,8 @@ class Reader:
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return the changes at run time of this limit, or all changes, newest first."""
         changes = self.read(read_changes, self.store.audit())
-        return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
+        about = ((each, Bucket(each.limit or "", each.key)) for each in changes)
+        return tuple(each for each, other in about if bucket is None or bucket.includes(other))[:most]
 
     def histories(self, limits: Sequence[str], ring: Ring) -> list[History]:
         """Return the history of each limit."""
@@ -380,11 +362,3 @@ def readers(app: Any) -> Iterator[Reader]:
 def _by_name(text: str) -> tuple[str, str]:
     bucket = Bucket.parse(text)
     return bucket.name, bucket.key or ""
-
-
-def _holds(holder: Holder, bucket: Bucket) -> bool:
-    return any(need.limit == bucket.name and bucket.key in (None, need.key) for need in holder.needs)
-
-
-def _is_about(change: Change, bucket: Bucket) -> bool:
-    return change.limit == bucket.name and bucket.key in (None, change.key)

@@ -1,16 +1,18 @@
-"""The rows of limits, for tables and for the page, with the reason why tasks of a limit with room wait."""
+"""The rows of limits and of their keys, for tables and for the page, with the reason why tasks wait despite room."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.control.reader import readers
+from celery_throttle.core.checks import one_of, whole
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted, one_line
-from celery_throttle.store.limit_status import LimitStatus, State
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.limit_status import State
 from celery_throttle.store.standing import key_states, refusals
 from celery_throttle.tasks.registry import policies_of
 
@@ -19,14 +21,50 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.parked_tasks import First
     from celery_throttle.store.task_view import TaskView
 
-__all__ = ["Row", "reasons", "rows_of", "with_reasons"]
+__all__ = ["LimitKeys", "Order", "Row", "busy", "check_look", "longest_line", "reasons", "rows_of", "with_reasons"]
 
 #: Seconds after which a task that could start is checked again: a worker with a slot takes one in a tenth.
 _AGAIN = 0.25
 _NO_WORKER = "no-worker"
+Order = Literal["attention", "backlog", "name"]
+
+
+@dataclass(frozen=True)
+class LimitKeys:
+    """The keys of a limit.
+
+    Attributes:
+        rows: the status of the keys.
+        known: the number of keys whose names match; of more than 1000, ``rows`` that are not sorted by name are from
+            the first 1000 found.
+        cut: whether there may be more keys: only the first 20 000 names of the store were read.
+    """
+
+    rows: tuple[LimitStatus, ...]
+    known: int
+    cut: bool = False
+
+
+def busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:
+    """Return the sort key of keys: stopped ones first, then the longest lines."""
+    return not status.stopped, *longest_line(status)
+
+
+def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
+    """Return the sort key of limits and keys: the longest lines first."""
+    return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
+
+
+def check_look(find: object, sort: object, skip: object) -> None:
+    """Check the options of `LimitControl.keys`; `ConfigurationError` if one cannot work."""
+    if not isinstance(find, str):
+        raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
+    one_of("sort", sort, get_args(Order))
+    whole("skip", skip, 0, usual=100)
 
 
 @dataclass(frozen=True)
@@ -56,6 +94,11 @@ class Row:
         return (*own, *key_states(self.keys, cut=not_all), *([self.waits] if self.waits else []))
 
     @property
+    def fullest(self) -> LimitStatus:
+        """The limit itself, or its key with the least room."""
+        return max((self.status, *self.keys), key=_fullness) if self.keyed else self.status
+
+    @property
     def unexplained(self) -> LimitStatus | None:
         """The longest line whose numbers do not show why tasks wait; None if there is none."""
         found = [each for each in (self.status, *self.keys) if _is_open(each)]
@@ -63,14 +106,9 @@ class Row:
 
 
 def rows_of(app: Any, statuses: Iterable[LimitStatus], keys: Iterable[LimitStatus] = ()) -> list[Row]:
-    """Return the rows of these limits and keys.
-
-    Args:
-        app: the Celery app.
-        statuses: the status of the limits and keys to show.
-        keys: the keys whose states are counted in the rows of their limits.
-    """
-    statuses, of_limits = list(statuses), dict[str, list[LimitStatus]]()
+    """Return the rows of limits and keys; ``keys``: those whose states are counted in the rows of their limits."""
+    statuses = list(statuses)
+    of_limits: dict[str, list[LimitStatus]] = {}
     for each in keys:
         of_limits.setdefault(each.name, []).append(each)
     keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
@@ -87,11 +125,7 @@ def with_reasons(app: Any, rows: Iterable[Row], most: int | None = None) -> list
     """Return the rows with the reason why tasks wait in a line of the limit that has room.
 
     That line is the longest of those that were read; of a limit whose keys were not read, that of the oldest task.
-
-    Args:
-        app: the Celery app.
-        rows: the rows.
-        most: the most lines to check; the reason of each other line is "not looked at".
+    ``most``: as in `reasons`.
     """
     rows = list(rows)
     unread = [row.status.name for row in rows if row.status.keys and not row.keys and not row.status.stopped]
@@ -104,10 +138,7 @@ def with_reasons(app: Any, rows: Iterable[Row], most: int | None = None) -> list
 def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
     """Return the reason why tasks wait, for each line whose limit has room.
 
-    Args:
-        app: the Celery app.
-        statuses: the status of the limits and keys.
-        most: the most lines to check; the state of each other line is "not looked at".
+    ``most``: the most lines to check; the state of each other line is "not looked at".
     """
     waiting = [each for each in statuses if _is_open(each)]
     found = {each.bucket: State("unread", "not looked at") for each in waiting}
@@ -123,6 +154,10 @@ def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) 
 def _is_open(status: LimitStatus) -> bool:
     """Return whether tasks wait though the limit or key lets them start: its own states do not name the reason."""
     return bool(status.parked) and not any(refusals(status))
+
+
+def _fullness(status: LimitStatus) -> float:
+    return status.held / status.in_force if status.in_force else 0.0
 
 
 def _oldest_lines(app: Any, limits: list[str]) -> dict[str, LimitStatus]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.control.lines import partly
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue, parked_in
+from celery_throttle.control.queues import Depth, configured, consumed, depths, named, no_such_queue
 from celery_throttle.control.reader import MOST, readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
@@ -80,13 +80,7 @@ class Runnable:
 
 @dataclass(frozen=True)
 class GroupWork:
-    """The running and ready tasks of one group of limits, by queue.
-
-    Attributes:
-        running: the tasks that hold permits or an identity lock.
-        ready: the parked tasks that could start.
-        cut: whether there may be more, because not everything was read.
-    """
+    """The running and ready tasks of a group by queue; ``cut``: there may be more, because not everything was read."""
 
     running: Counter[str] = field(default_factory=Counter)
     ready: Counter[str] = field(default_factory=Counter)
@@ -94,12 +88,7 @@ class GroupWork:
 
 
 def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
-    """Return the work of these queues; without names, that of all known queues.
-
-    Raises:
-        ConfigurationError: a setting cannot work, or there is no such queue (`UnknownQueue`).
-        StoreUnavailable: the store does not answer, or refuses.
-    """
+    """Return the work of these queues (without names: of all known ones); `UnknownQueue` if one does not exist."""
     app.finalize(auto=True)
     wanted = set(queues)
     works = [work_of(each, each.status(MOST), each.holders(None, MOST)) for each in readers(app)]
@@ -112,10 +101,7 @@ def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
 def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[Holder]) -> GroupWork:
     """Return the running and ready tasks of a group, by a simulation of the gate.
 
-    Args:
-        reader: the reader of the group.
-        statuses: the status of its limits and their keys.
-        holders: its holders. Those of lost workers count, because a worker has to reclaim their permits.
+    Holders of lost workers count as running, because a worker has to reclaim their permits.
     """
     running = Counter(
         each.queue for each in holders if each.queue and not is_outside(each.queue) and reader.is_ours(each.broker)
@@ -145,11 +131,7 @@ def queue_work(
 ) -> tuple[tuple[Runnable, ...], list[str]]:
     """Return the work of the app's queues and of the store's queues, and an error for each queue that does not exist.
 
-    Args:
-        app: the app of the broker.
-        works: the work of all groups.
-        queues: more queues, which may not exist.
-        only: whether to return only ``queues``.
+    ``queues``: more queues, which may not exist. ``only``: whether to return only these.
     """
     running: Counter[str] = sum((each.running for each in works), Counter())
     ready: Counter[str] = sum((each.ready for each in works), Counter())
@@ -158,7 +140,7 @@ def queue_work(
     found = depths(app, sorted({*queues} if only else {*queues, *known}), known)
     doubtful = {queue for queue, depth in found.items() if queue not in known and not depth.exists}
     if doubtful:
-        known |= configured(app) | parked_in(readers(app))
+        known |= configured(app) | {queue for reader in readers(app) for queue in reader.parked_by_queue()[0]}
         doubtful -= known
     consumes = consumed(app) if doubtful else None
     doubtful -= consumes or set()

@@ -94,9 +94,7 @@ class StoreFacts:
 def examine(url: str, keys: Keys, durability: Durability | None = None) -> tuple[StoreFacts, list[str]]:
     """Return the facts of the server that has these keys, and a sentence with the fix for each problem.
 
-    Raises:
-        ConfigurationError: the URL cannot work.
-        StoreUnavailable: the store does not answer, or denies access.
+    `ConfigurationError` if the URL cannot work, `StoreUnavailable` if the store does not answer, or denies access.
     """
     with make_client(url, keys) as client:
         try:

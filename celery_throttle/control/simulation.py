@@ -51,12 +51,7 @@ class Load(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The numbers of a limit.
-
-    Attributes:
-        permits: the permits; None: any number.
-        rates: the rates.
-    """
+    """The permits of a limit (None: any number), and its rates."""
 
     permits: int | None
     rates: tuple[RateStatus, ...] = ()
@@ -65,10 +60,8 @@ class Numbers(NamedTuple):
 class Begin(NamedTuple):
     """The state of a limit at the beginning.
 
-    Attributes:
-        waits: the seconds that each parked task has waited, the oldest first.
-        running: the runs that hold permits.
-        next_start_in: the seconds until the rates allow the next start.
+    ``waits``: the seconds that each parked task has waited, the oldest first. ``running``: the runs that hold permits.
+    ``next_start_in``: the seconds until the rates allow the next start.
     """
 
     waits: tuple[float, ...] = ()
@@ -77,12 +70,10 @@ class Begin(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """The tasks of a simulation, in the order of their arrival.
+    """The tasks of a simulation, in the order of their arrival; all times are in seconds from the beginning.
 
-    Attributes:
-        arrivals: the seconds from the beginning; a task that was parked then has 0 or less.
-        run_times: the seconds of each run.
-        ends: the ends of the runs that hold permits at the beginning, sorted.
+    A task that was parked then has an arrival of 0 or less. ``ends``: the sorted ends of the runs that hold permits
+    then.
     """
 
     arrivals: list[float]

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from celery import Task
     from celery.result import AsyncResult
 
+    from celery_throttle.control.checks import Report
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.removal import StoredData
-    from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.audit import Change
@@ -54,7 +54,8 @@ class ThrottleControl:
         throttle.limit("tenant", key="acme").pause(why="asked us to stop")
         print(throttle.explain(task_id))
 
-    The store keeps each change with its operator, time and reason. A change holds for all workers, also for those that
+    The store keeps each change with its operator, time and reason: ``by`` is the name of the operator, None for
+    ``user@host``, and ``why`` is the reason, for later readers. A change holds for all workers, also for those that
     start later. Methods that read write nothing, and read at most ``most`` rows.
 
     Args:
@@ -122,7 +123,6 @@ class ThrottleControl:
 
         Args:
             limit: the limit or task, None for all holders.
-            most: the most rows.
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
@@ -148,7 +148,6 @@ class ThrottleControl:
 
         Args:
             limit: the limit or task; None for all changes, also those that are about no limit.
-            most: the most rows.
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
@@ -167,7 +166,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: the value is neither.
         """
-        from celery_throttle.control.explaining import explain  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.pace import explain  # noqa: PLC0415 - most commands do without
 
         return explain(self._known.readers(), task_id_of("explain", task_id))
 
@@ -183,8 +182,8 @@ class ThrottleControl:
             ConfigurationError: patience is no number of seconds.
         """
         patience = seconds("patience", patience, usual=600)
+        from celery_throttle.control.checks import report  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.findings import Commands  # noqa: PLC0415 - most commands do without
-        from celery_throttle.control.report import report  # noqa: PLC0415 - most commands do without
 
         return report(self._app, Commands(command), timedelta(seconds=patience))
 
@@ -200,8 +199,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: the name of a queue is no text.
         """
-        from celery_throttle.control.exposition import exposition  # noqa: PLC0415 - most commands do without
-        from celery_throttle.control.metrics import measured  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.metrics import exposition, measured  # noqa: PLC0415 - most commands do without
 
         return exposition(measured(self._app, queue_names("metrics", queues)))
 
@@ -225,13 +223,11 @@ class ThrottleControl:
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
         """Drop a parked task, so that it does not run; False if it is not parked. See also ``limit(...).drop()``.
 
-        The task ends as revoked as soon as a worker of its queue has a free slot to report that. Its identity lock is
-        free at once.
+        The task ends as revoked as soon as a worker of its queue has a free slot to report that. Callers that wait for
+        its result get ``why``. Its identity lock is free at once.
 
         Args:
             task_id: the id of the task, or the `AsyncResult` of ``delay``.
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers and for callers that wait for the result.
 
         Raises:
             ConfigurationError: the value is neither.
@@ -252,8 +248,6 @@ class ThrottleControl:
         without running, and tasks of another broker, which the app of that broker drains.
 
         Args:
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers.
             dry_run: only count.
 
         Returns:
@@ -262,7 +256,7 @@ class ThrottleControl:
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached; tasks that were not published stay parked.
         """
-        from celery_throttle.control.drain import drain  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.removal import drain  # noqa: PLC0415 - most commands do without
 
         return drain(self._app, self._known.readers(), *signed(by, why), dry_run=dry_run)
 
@@ -274,10 +268,9 @@ class ThrottleControl:
 
         This deletes limits, overrides, audit, counts, identity locks and remembered calls, for all groups of limits of
         the app's tasks. It also deletes the data of ``celery_throttle.primitives`` under this prefix in this store.
+        Only the log keeps ``by`` and ``why``.
 
         Args:
-            by: the name of the operator, for the log; None: ``user@host``.
-            why: the reason, for the log.
             dry_run: only count.
             force: also while workers are connected, tasks are parked or permits are held: parked tasks are lost then,
                 and running tasks are no longer counted.
@@ -316,8 +309,6 @@ class ThrottleControl:
         Args:
             identity: the identity, as in the rows of `locks`.
             task_name: the name of the task, for later readers.
-            by: the name of the operator, None: ``user@host``.
-            why: the reason, for later readers.
         """
         by, why = signed(by, why)
         return any(reader.unlock(identity, task_name, by, why) for reader in self._known.readers())
@@ -362,8 +353,7 @@ class ThrottleControl:
 def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, object]:
     """Return the name and key of a limit, also from the form of the output: ``tenant[acme]``.
 
-    Raises:
-        ConfigurationError: there is no such limit.
+    `ConfigurationError` if there is no such limit.
     """
     try:
         throttle.limit(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["DROP", "VERBS", "Ending", "Verb"]
+__all__ = ["DROP", "DROPPABLE", "VERBS", "Ending", "Verb"]
 
 #: The changes that end another change.
 Ending = Literal["reset", "resume", "enable", "release-hold"]
@@ -100,4 +100,6 @@ _VERBS = (
 )  # fmt: skip
 #: By name.
 VERBS = {each.name: each for each in _VERBS}
+#: The states of tasks that can be dropped.
+DROPPABLE = ("parked", "waiting for its identity lock")
 DROP = Verb("drop", "drop", "", "", "Drop all parked tasks: they do not run, and end as revoked.")

@@ -6,26 +6,32 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.last_hour import LastHour
-from celery_throttle.control.load import counted_in
-from celery_throttle.control.outcomes import HEADINGS, Outcome, compared
+from celery_throttle.control.load import AS_COUNTED, counted_in
+from celery_throttle.control.outcomes import HEADINGS, Outcome, compared, outcome_of
+from celery_throttle.control.overrides import status_after
 from celery_throttle.control.rows import rows_of
-from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, shortened
-from celery_throttle.control.status_after import status_after
+from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, shortened, starts_of, typical
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
-from celery_throttle.core.wording import counted, often, one_line, span
+from celery_throttle.core.wording import counted, listed, often, one_line, span
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.limit_status import permits_taken
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.control.load import Question
     from celery_throttle.control.overrides import Override
     from celery_throttle.control.reader import Reader
+    from celery_throttle.store.history import History
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["Simulation", "simulate", "simulate_load"]
 
 _ASSUMED = "Run times are drawn with a spread of {:g}: the counts have only their sum."
+#: Shorter mean waits count as this, in seconds: a worker takes about as long to start a task.
+_SHORT = 0.1
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,13 @@ def simulate(reader: Reader, bucket: Bucket, asked: Override, question: Question
     found = _simulation(bucket, numbers, load, begin, question)
     if status.stopped:
         found = replace(found, notes=(*found.notes, f"Limit {bucket} is stopped now; the simulation leaves that out."))
-    return found if history is None else _beside(found, LastHour(reader, status, history, question, cost))
+    if history is None:
+        return found
+    numbers = Numbers(status.in_force, status.rates_in_force)
+    measured, check = _measured(status, history, numbers, cost), _check(status, history, question, numbers, cost)
+    misfit = tuple(_misfit(measured, check, reader, status, history, cost))
+    outcomes, notes = (measured, check, *found.outcomes), (*found.notes, *misfit)
+    return replace(found, outcomes=outcomes, fits=not misfit, notes=notes)
 
 
 def _cost(reader: Reader, name: str) -> int:
@@ -123,12 +135,6 @@ def _not_counted(bucket: Bucket, *, keyed: bool) -> ConfigurationError:
     )
 
 
-def _beside(found: Simulation, hour: LastHour) -> Simulation:
-    """Return the simulation with the outcomes of the last hour, measured and simulated."""
-    outcomes, fits = (hour.measured, hour.check, *found.outcomes), hour.fits
-    return replace(found, outcomes=outcomes, fits=fits, notes=(*found.notes, *([] if fits else [hour.reasons()])))
-
-
 def _simulation(bucket: Bucket, numbers: Numbers, load: Load, begin: Begin, question: Question) -> Simulation:
     notes, asked = [_ASSUMED.format(load.spread)], question.seconds
     question = question._replace(seconds=shortened(load, asked, len(begin.waits)))
@@ -141,3 +147,70 @@ def _simulation(bucket: Bucket, numbers: Numbers, load: Load, begin: Begin, ques
         bucket.name, bucket.key, question.seconds, load.per_second, load.run_time, load.spread, load.cost,
         len(begin.waits), outcomes, notes=tuple(notes),
     )  # fmt: skip
+
+
+def _measured(status: LimitStatus, history: History, numbers: Numbers, cost: int) -> Outcome:
+    """Return the outcome that was counted in the last hour."""
+    total, permits = history.total, numbers.permits
+    taken = cost if permits is None else permits_taken(cost, permits)
+    started = max(total.started, 1)
+    return Outcome(
+        what="measured",
+        permits=permits,
+        rates=numbers.rates,
+        arrived=total.at_once + total.parked,
+        started=total.started,
+        waiting=status.parked,
+        waited=sum(total.waited) / started,
+        wait_mean=total.wait_time / started,
+        wait_p50=total.wait(0.5),
+        wait_p95=total.wait(0.95),
+        wait_most=total.wait(1),
+        used=taken * total.run_time / total.length,
+    )
+
+
+def _check(status: LimitStatus, history: History, question: Question, numbers: Numbers, cost: int) -> Outcome:
+    """Return the outcome of a simulation of the last hour: the same arrivals, and the present numbers."""
+    total = history.total
+    load = question._replace(arrivals=AS_COUNTED, run_time=AS_COUNTED, seconds=total.length).load(history, cost)
+    parked = max(status.parked - total.parked - total.sent_back + sum(total.waited), 0)
+    seconds = shortened(load, total.length, parked)
+    waits = tuple(number / (load.per_second or 1) for number in range(parked, 0, -1))
+    tasks = typical(load, numbers, seconds, Begin(waits, status.held // cost), question.seed)
+    starts = starts_of(tasks, numbers, cost)
+    return outcome_of("check", numbers, load, tasks, starts, seconds, begun=True)
+
+
+def _misfit(
+    measured: Outcome, check: Outcome, reader: Reader, status: LimitStatus, history: History, cost: int
+) -> Iterator[str]:
+    """Yield the sentences for a model that does not fit: the mean waits differ by a factor of more than two."""
+    waited, simulated = measured.wait_mean or 0.0, check.wait_mean or 0.0
+    short, long = sorted((max(waited, _SHORT), max(simulated, _SHORT)))
+    if long > 2 * short:
+        reasons = _reasons(reader, status, history, cost, longer=waited > simulated)
+        yield (
+            f"! The model does not fit: tasks waited {span(waited)} on average, in the simulation {span(simulated)}. "
+            f"Possible reasons: {'; '.join(reasons)}."
+        )
+
+
+def _reasons(reader: Reader, status: LimitStatus, history: History, cost: int, *, longer: bool) -> Iterator[str]:
+    """Yield the possible reasons why tasks waited longer, or shorter, than in the simulation."""
+    begin, total = history.periods[0].since, history.total
+    if any(each.at >= begin for each in reader.audit(status.bucket, 200)):
+        yield "the limit was changed in that time"
+    if not longer:
+        yield "run times that differ less (spread 0: all alike)"
+        return
+    yield "bursts within a minute, or slow workers"
+    name, permits, most = status.name, status.in_force, total.held_most
+    if permits and most is not None and most + cost <= permits:
+        yield f"workers short of slots ({most} of {permits} permits were held at most)"
+    together = (each.limits for each in policies_of(reader.app).values())
+    others = {one.name for limits in together if name in {each.name for each in limits} for one in limits} - {name}
+    if others:
+        yield f"its tasks also wait for {listed([one_line(each) for each in sorted(others)])}"
+    if total.sent_back:
+        yield "RateLimited held it back"

@@ -53,6 +53,10 @@ class Bucket(NamedTuple):
         """The kind of site, "" for a bucket without sites."""
         return self.key.kind if isinstance(self.key, Site) else ""
 
+    def includes(self, other: Bucket) -> bool:
+        """Return whether another bucket is this one, or a key of this limit."""
+        return self.name == other.name and self.key in (None, other.key)
+
     @property
     def text(self) -> str:
         """The bucket as the store writes it."""

@@ -87,7 +87,7 @@ def listed(parts: list[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
-def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:
+def shortened(parts: list[str], most: int = 3, *, at_least: bool = False) -> str:
     """Return ``a, b and 38 more``; ``at_least``: the list of parts may be incomplete."""
     left = len(parts) - most
     if left <= 0:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from celery_throttle.store.audit import Change
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.task_view import TaskView
+    from celery_throttle.store.workers import LostRun
 
-__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained"]
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "with_lost_run"]
 
 TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
@@ -172,6 +173,28 @@ def dropped_before(explanation: Explanation, changes: Iterable[Change]) -> Expla
             reason = f"It was dropped by {signature(each.by, each.why)}, at {at(each.at)}: it has ended as revoked."
             return replace(explanation, state="ended without running", reasons=(reason,))
     return explanation
+
+
+def with_lost_run(explanation: Explanation, runs: Iterable[LostRun]) -> Explanation:
+    """Return the explanation, with a run of the task whose lease has ended, if there is one."""
+    run = next((each for each in runs if each.task == explanation.task_id), None)
+    if run is None:
+        return explanation
+    if explanation.state != "unknown":
+        also = f"It also runs on worker {run.worker}" if run.heard else f"It may also still run on worker {run.worker}"
+        return replace(explanation, reasons=(*explanation.reasons, f"{also}, which {run.silence}."))
+    reasons = [f"It ran on worker {run.worker}, which {run.silence}."]
+    reasons += ["That worker has called since, so the run goes on."] if run.heard else []
+    return replace(explanation, state="lost", reasons=(*reasons, _lock_of_lost(run)), worker=run.worker)
+
+
+def _lock_of_lost(run: LostRun) -> str:
+    if run.lock is None:
+        return "Its identity lock is free: a second run may have begun, and ended."
+    state, task, since, _ = run.lock
+    if task == run.task:
+        return f"Its identity lock waits for its next delivery, since {at(since)}: then a second run begins."
+    return f"Task {task} has its identity lock ({LOCK_STATES[state]}, since {at(since)})."
 
 
 def _held(view: TaskView) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
@@ -29,6 +30,7 @@ __all__ = [
     "read_rates",
     "read_runtime_override",
     "read_statuses",
+    "starts_per_second",
     "statuses_from",
 ]
 
@@ -248,6 +250,11 @@ class LimitStatus:
 def permits_taken(cost: int, permits: int) -> int:
     """Return the permits that a task takes of a limit; a task that needs more than the limit has takes all of them."""
     return min(cost, max(permits, 1))
+
+
+def starts_per_second(rates: Iterable[RateStatus]) -> float:
+    """Return the starts a second that all these rates allow in the long run; infinity without a rate."""
+    return min((each.per_second for each in rates), default=inf)
 
 
 def rates_text(rates: Iterable[RateStatus]) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.declaration import described
+from celery_throttle.core.wording import at
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.reading import UNREADABLE, text, when
 
@@ -52,6 +53,11 @@ class LostRun(NamedTuple):
     def twice(self) -> bool:
         """Whether another run has the identity lock."""
         return self.lock is not None and self.lock[0] == "running" and self.lock[3] != self.nonce
+
+    @property
+    def silence(self) -> str:
+        """How its worker is silent, as a part of a sentence."""
+        return f"has not renewed its lease since {at(self.since)}"
 
 
 class Service(NamedTuple):

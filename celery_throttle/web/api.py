@@ -16,22 +16,13 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from celery_throttle.web.readings import Readings
-    from celery_throttle.web.recent import Recent
+    from celery_throttle.web.readings import Readings, Recent
 
 __all__ = ["Api"]
 
 
 class Api:
-    """Answers below ``/api``.
-
-    Args:
-        app: the Celery app.
-        readings: the readings that pages and visitors share.
-
-    Attributes:
-        answers: the endpoints by name.
-    """
+    """The answers below ``/api``: each endpoint by its name in ``answers``."""
 
     def __init__(self, app: Any, readings: Readings) -> None:
         self._app, self._throttle = app, ThrottleControl(app)

@@ -10,19 +10,17 @@ from starlette.responses import RedirectResponse, Response
 
 from celery_throttle.control.outcomes import HEADINGS
 from celery_throttle.control.throttle_control import ThrottleControl
-from celery_throttle.control.verbs import DROP, VERBS, Verb
+from celery_throttle.control.verbs import DROP, DROPPABLE, VERBS, Verb
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.web.asked import form, limit_of, word
-from celery_throttle.web.flash import leave, left
+from celery_throttle.web.asked import form, leave, left, limit_of, word
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import timedelta
 
     from starlette.requests import Request
 
@@ -31,10 +29,8 @@ if TYPE_CHECKING:
     from celery_throttle.control.what_if import Simulation
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered", "python"]
+__all__ = ["CHANGES", "Changes", "notice_of", "offered", "python"]
 
-#: The states of tasks that can be dropped.
-DROPPABLE = ("parked", "waiting for its identity lock")
 #: The changes to a limit, by name.
 CHANGES = VERBS | {DROP.name: DROP}
 _DROP_TASK = DROP._replace(help="The task does not run, and ends as revoked.")
@@ -52,10 +48,8 @@ _LASTS = "2h"
 def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Verb, Bucket]]:
     """Return the changes for a limit, or one key of it, in its present state, the most likely first.
 
-    Args:
-        status: the state of the limit or key.
-        waits: number of parked tasks.
-        keys: the states of its keys: `release-hold` of a limit also ends the holds of its keys.
+    ``waits``: the number of parked tasks. ``keys``: the states of its keys: `release-hold` of a limit also ends the
+    holds of its keys.
     """
     found: dict[tuple[str, Bucket], None] = {}
     for name in _ENDING:
@@ -93,20 +87,10 @@ class Asked(NamedTuple):
     why: str = ""
 
 
-class Copied(NamedTuple):
-    """One change, for a shell and in Python."""
-
-    shell: str
-    python: str
-
-
 class Changes:
     """Makes changes; each method answers a request.
 
-    Args:
-        app: the Celery app.
-        commands: the beginning of commands.
-        changed: called after each change, also after one with an unknown outcome.
+    ``changed`` is called after each change, also after one with an unknown outcome.
     """
 
     def __init__(self, app: Any, commands: Commands, changed: Callable[[], None]) -> None:
@@ -152,46 +136,42 @@ class Changes:
             asked = asked._replace(lasts=_LASTS)
         would: list[str] = []
         try:
-            values, options = _options(command, asked)
+            options = _options(command, asked)
             if not error:
-                would = self._would(limit, command, values, options)
+                would = self._would(limit, command, options)
         except ConfigurationError as wrong:
-            values, options, error = [], {}, error or str(wrong)
-        found = None if error or not form.get("simulate") else _simulated(limit, form, values, options)
-        copied = None if error else self._copied(limit, command, asked, values, options)
+            options, error = {}, error or str(wrong)
+        found = None if error or not form.get("simulate") else _simulated(limit, form, options)
+        copied = None if error else self._copied(limit, command, asked, options)
         about = {**_of(limit), "change": command.name}
         heading, back = f"{command.label}: {Bucket(limit.name, limit.key)}", link(request, "limit", **_of(limit))
         load = {name: form.get(name, "") for name in _LOAD}
         return _page(request, command, heading, asked, error, copied, about, back, would, load=load, simulated=found)
 
     @staticmethod
-    def _would(limit: LimitControl, command: Verb, values: list[int], options: dict[str, Any]) -> list[str]:
+    def _would(limit: LimitControl, command: Verb, options: dict[str, Any]) -> list[str]:
         if command.name == "drop":
             return [f"{counted(limit.drop(dry_run=True), 'task')} would be dropped."]
         if command.permits:
-            return str(limit.forecast(*values, **_paces(options))).split("\n")
+            return str(limit.forecast(**_numbers(options))).split("\n")
         if command.ends:
             after: Any = command.name
             return str(limit.forecast(after=after)).split("\n")
         return [f"State now: {limit.status()}."]
 
-    def _copied(
-        self, limit: LimitControl, command: Verb, asked: Asked, values: list[int], options: dict[str, Any]
-    ) -> Copied:
-        bucket = Bucket(limit.name, limit.key)
+    def _copied(self, limit: LimitControl, command: Verb, asked: Asked, options: dict[str, Any]) -> dict[str, str]:
+        bucket, (values, others) = Bucket(limit.name, limit.key), _in_python(options)
         paces = _parts(asked.rate, "rate") + _parts(asked.burst, "burst") if command.permits else []
-        given = [*paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
         flags: list[tuple[str, str | None]] = [("yes", None)] if command.name == "drop" else []
-        flags = [*((name, value) for name, value in given if value), *flags]
-        return Copied(
-            self._commands.throttle(command.name, bucket, *map(str, values), options=flags),
-            python(bucket, command.method, *values, **_in_python(options), why=asked.why),
-        )
+        given = [*paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why), *flags]
+        return {
+            "shell": self._commands.throttle(command.name, bucket, *map(str, values), options=given),
+            "python": python(bucket, command.method, *values, **others, why=asked.why),
+        }
 
     def _change_limit(self, request: Request, form: Mapping[str, str]) -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
-        values, options = _options(command, asked)
-        changed = getattr(limit, command.method)(*values, **options, by=visitor(request).by, why=asked.why)
+        changed = getattr(limit, command.method)(**_options(command, asked), by=visitor(request).by, why=asked.why)
         count = None if changed is None else int(changed)
         return _seen(request, "limit", command.name, count, **_of(limit))
 
@@ -199,10 +179,10 @@ class Changes:
 
     def _show_task(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         task, asked = word(request, "id"), _asked(form)
-        copied = Copied(
-            self._commands.throttle("drop", options=[*_why(asked), ("task", task), ("yes", None)]),
-            python(None, "drop", task, why=asked.why),
-        )
+        copied = {
+            "shell": self._commands.throttle("drop", options=[("why", asked.why), ("task", task), ("yes", None)]),
+            "python": python(None, "drop", task, why=asked.why),
+        }
         explanation = self._throttle.explain(task)
         can = explanation.state in DROPPABLE
         error = error or ("" if can else f"The task is not parked: {explanation.state}.")
@@ -216,10 +196,10 @@ class Changes:
 
     def _show_lock(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         identity, asked, name = word(request, "identity"), _asked(form), request.query_params.get("task", "")
-        copied = Copied(
-            self._commands.throttle("unlock", options=[*_why(asked), ("identity", identity)]),
-            python(None, "unlock", identity, task_name=name, why=asked.why),
-        )
+        copied = {
+            "shell": self._commands.throttle("unlock", options=[("why", asked.why), ("identity", identity)]),
+            "python": python(None, "unlock", identity, task_name=name, why=asked.why),
+        }
         about = {"identity": identity, "task": name or None}
         heading, back = f"Unlock {name or identity}", link(request, "locks")
         return _page(request, _UNLOCK, heading, asked, error, copied, about, back)
@@ -237,7 +217,7 @@ def _page(
     heading: str,
     asked: Asked,
     error: str,
-    copied: Copied | None,
+    copied: dict[str, str] | None,
     about: dict[str, str | None],
     back: str,
     would: Sequence[str] = (),
@@ -251,19 +231,17 @@ def _page(
     )  # fmt: skip
 
 
-def _simulated(
-    limit: LimitControl, form: Mapping[str, str], values: list[int], options: dict[str, Any]
-) -> Simulation | str:
+def _simulated(limit: LimitControl, form: Mapping[str, str], options: dict[str, Any]) -> Simulation | str:
     """Return the simulation of these numbers, or the reason why there is none."""
     load: dict[str, Any] = {name: form[name].strip() for name in _LOAD if form.get(name, "").strip()}
     try:
-        return limit.simulate(*values, **_paces(options) | load)
+        return limit.simulate(**_numbers(options) | load)
     except ConfigurationError as error:
         return str(error)
 
 
-def _paces(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in options.items() if name in ("rate", "burst")}
+def _numbers(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in options.items() if name != "until"}
 
 
 def _of(limit: LimitControl) -> dict[str, str | None]:
@@ -296,19 +274,20 @@ def _parts(text: str, name: str) -> list[tuple[str, str]]:
     return [(name, each.strip()) for each in text.split(",") if each.strip()]
 
 
-def _options(command: Verb, asked: Asked) -> tuple[list[int], dict[str, Any]]:
+def _options(command: Verb, asked: Asked) -> dict[str, Any]:
     """Return the arguments for the method of a change, without author and reason."""
-    values = [_number("Permits", asked.permits)] if command.permits and asked.permits else []
+    options: dict[str, Any] = {}
+    if command.permits and asked.permits:
+        options["permits"] = _number("Permits", asked.permits)
     rates = [each for _, each in _parts(asked.rate, "rate")] if command.permits else []
     bursts = [_number("Burst", each) for _, each in _parts(asked.burst, "burst")] if command.permits else []
-    options: dict[str, Any] = {}
     if rates:
         options["rate"] = rates[0] if len(rates) == 1 else rates
     if bursts:
         options["burst"] = bursts[0] if len(bursts) == 1 else bursts
     if command.lasts and asked.lasts:
         options["until"] = read_duration(asked.lasts)
-    return values, options
+    return options
 
 
 def _number(what: str, text: str) -> int:
@@ -318,17 +297,13 @@ def _number(what: str, text: str) -> int:
     return int(text)
 
 
-def _in_python(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with ``until`` in seconds, which need no import."""
-    until: timedelta | None = options.get("until")
-    if until is None:
-        return options
-    seconds = until.total_seconds()
-    return options | {"until": int(seconds) if seconds.is_integer() else seconds}
-
-
-def _why(asked: Asked) -> list[tuple[str, str]]:
-    return [("why", asked.why)] if asked.why else []
+def _in_python(options: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """Return the arguments by place and by name; ``until`` in seconds, which need no import."""
+    others = {name: each for name, each in options.items() if name != "permits"}
+    if "until" in others:
+        seconds = others["until"].total_seconds()
+        others["until"] = int(seconds) if seconds.is_integer() else seconds
+    return [options["permits"]] if "permits" in options else [], others
 
 
 def _seen(request: Request, path: str, done: str, count: int | None, /, **query: object) -> Response:

@@ -9,43 +9,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.wording import at, counted, one_line, span
+from celery_throttle.core.wording import at, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from celery_throttle.store.audit import Change
-    from celery_throttle.store.history import History, LastHour, Period
+    from celery_throttle.store.history import History, Period
 
-__all__ = ["HEIGHT", "SPARK_HEIGHT", "Bar", "Chart", "Mark", "Spark", "charts", "spark"]
+__all__ = ["HEIGHT", "SPARK_HEIGHT", "Chart", "charts", "outline"]
 
 #: The height of a chart in its own units; a bar is one unit wide.
 HEIGHT = 40.0
 #: The height of a drawing in its own units; a minute is one unit wide.
 SPARK_HEIGHT = 16
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One period.
-
-    Attributes:
-        x: left end of the bar, which is 1 wide.
-        height: height of the bar, `HEIGHT` at the most.
-        title: value and time in words.
-    """
-
-    x: int
-    height: float
-    title: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A change by a person, ``x`` units from the left."""
-
-    x: float
-    title: str
 
 
 @dataclass(frozen=True)
@@ -56,9 +33,8 @@ class Chart:
         name: the name of the number.
         summary: the chart in words, for screen readers.
         most: the highest value, in words.
-        width: width in units.
-        bars: the bars of periods with a value above 0.
-        marks: the changes in this time.
+        bars: left end, height (`HEIGHT` at the most) and title of the bar of each period with a value above 0.
+        marks: left end and title of each change by a person in this time.
         values: the values of all periods, in words.
         axis: the times at the left end, in the middle and at the right end, in UTC.
     """
@@ -66,20 +42,14 @@ class Chart:
     name: str
     summary: str
     most: str
-    width: int
-    bars: tuple[Bar, ...]
-    marks: tuple[Mark, ...]
+    bars: tuple[tuple[int, float, str], ...]
+    marks: tuple[tuple[float, str], ...]
     values: tuple[str, ...]
     axis: tuple[str, str, str]
 
 
 def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
-    """Return the charts of a limit; none if nothing was counted.
-
-    Args:
-        history: the history of the last hour or the last day.
-        changes: changes by people; those in this time are marked.
-    """
+    """Return the charts of a limit for the time of its history; none if nothing was counted."""
     total = history.total
     if not total.started and not total.parked:
         return []
@@ -99,7 +69,7 @@ def _chart(
     name: str,
     number: Callable[[Period], float | None],
     text: Callable[[float], str],
-    marks: tuple[Mark, ...],
+    marks: tuple[tuple[float, str], ...],
 ) -> Chart:
     values = [number(each) for each in history.periods]
     most = max((each for each in values if each is not None), default=0)
@@ -108,12 +78,12 @@ def _chart(
         for value, period in zip(values, history.periods, strict=True)
     )
     bars = tuple(
-        Bar(x, max(value / most * HEIGHT, 1), title)
+        (x, max(value / most * HEIGHT, 1), title)
         for x, (value, title) in enumerate(zip(values, titles, strict=True))
         if value
     )
     summary = f"{name}: {text(most)} in the busiest of {len(values)} periods."
-    return Chart(name, summary, text(most), len(values), bars, marks, titles, _axis(history))
+    return Chart(name, summary, text(most), bars, marks, titles, _axis(history))
 
 
 def _axis(history: History) -> tuple[str, str, str]:
@@ -122,57 +92,20 @@ def _axis(history: History) -> tuple[str, str, str]:
     return begin, middle, f"{end} UTC"
 
 
-def _marks(history: History, changes: tuple[Change, ...]) -> Iterator[Mark]:
+def _marks(history: History, changes: tuple[Change, ...]) -> Iterator[tuple[float, str]]:
     first = history.periods[0]
     for each in changes:
         x = (each.at - first.since).total_seconds() / first.length
         if 0 <= x <= len(history.periods):
-            yield Mark(round(x, 2), one_line(f"{each.what} by {each.by}, {at(each.at)}"))
+            yield round(x, 2), one_line(f"{each.what} by {each.by}, {at(each.at)}")
 
 
 def _count(number: float) -> str:
     return f"{number:.0f}"
 
 
-# -- the last hour ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Spark:
-    """The drawing of one limit.
-
-    Attributes:
-        started: number of starts.
-        waited: number of starts after a wait in line.
-        most: the highest number in a minute, in words.
-        width: width in units.
-        all: the outline of all starts, as an SVG path.
-        late: the outline of starts after a wait; "" if there is none.
-    """
-
-    started: int
-    waited: int
-    most: str
-    width: int
-    all: str
-    late: str
-
-
-def spark(hour: LastHour) -> Spark:
-    """Return the drawing of the last hour of a limit."""
-    most, waited = max(hour.started), sum(hour.waited)
-    return Spark(
-        sum(hour.started),
-        waited,
-        f"{counted(most, 'start')} in the busiest minute",
-        len(hour.started),
-        _outline(hour.started, most),
-        _outline(hour.waited, most) if waited else "",
-    )
-
-
-def _outline(values: Sequence[int], most: int) -> str:
-    """Return bars side by side as one outline, because a page may have a thousand drawings."""
+def outline(values: Sequence[int], most: int) -> str:
+    """Return the starts of each minute as an SVG path: one outline, because a page may have a thousand drawings."""
     tops = {
         value: SPARK_HEIGHT - max(round(value / most * SPARK_HEIGHT), 1) if value else SPARK_HEIGHT
         for value in {*values}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.unreadable import SetAside
     from celery_throttle.store.workers import Declared
 
-__all__ = ["Fleet", "Queue", "Worker", "fleet"]
+__all__ = ["Fleet", "Worker", "fleet"]
 
 #: Lanes of each group that are read for their queues.
 _MOST_LANES = 2000
@@ -45,23 +45,6 @@ class Worker:
 
 
 @dataclass(frozen=True)
-class Queue:
-    """A queue of the app's own broker.
-
-    Attributes:
-        name: the name of the queue.
-        parked: number of its parked tasks.
-        since: arrival of the first of them.
-        taken: whether a worker that answers consumes the queue; None if no worker answered.
-    """
-
-    name: str
-    parked: int
-    since: datetime | None
-    taken: bool | None
-
-
-@dataclass(frozen=True)
 class Fleet:
     """Workers, queues and unreadable records, at one moment.
 
@@ -69,55 +52,49 @@ class Fleet:
         at: the store's time.
         workers: the workers, sorted by the end of their first lease.
         queues: the queues that no worker consumes, then the others, those with the most parked tasks first.
+        parked: the parked tasks of each queue of the app's own broker.
+        taken: the queues that workers consume which answer; None if no worker answered.
         aside: the newest records and fields that could not be read.
-        answered: whether a worker has answered.
         cut: whether there may be more parked tasks, holders or records.
     """
 
     at: datetime
     workers: tuple[Worker, ...]
-    queues: tuple[Queue, ...]
+    queues: tuple[str, ...]
+    parked: dict[str, ParkedInQueue]
+    taken: set[str] | None
     aside: tuple[SetAside, ...]
-    answered: bool
     cut: bool
 
 
 def fleet(app: Any) -> Fleet:
-    """Read the fleet. It asks all workers for their queues, which takes a second.
-
-    Raises:
-        StoreUnavailable: the store does not answer, or refuses the call.
-    """
+    """Read the fleet. It asks all workers for their queues, which takes a second."""
     app.finalize(auto=True)
     workers: dict[str, Worker] = {}
     parked: dict[str, ParkedInQueue] = {}
     aside: list[SetAside] = []
-    now, cut = None, False
+    clocks, cut = [], False
     for reader in readers(app):
-        read_at, _ = reader.clock()
-        now = now or read_at
+        now, _ = reader.clock()
+        clocks.append(now)
         found, more = reader.parked_by_queue(_MOST_LANES)
         parked |= {name: each.and_also(parked.get(name)) for name, each in found.items()}
-        workers |= {each.name: each for each in _workers(reader, read_at)}
+        workers |= {each.name: each for each in _workers(reader, now)}
         some = reader.set_aside(MOST)
         aside += some
         cut = cut or more or len(some) >= MOST
     taken = consumed(app)
-    names = {*parked, *(taken or ())}
-    queues = [_queue(name, parked.get(name), taken) for name in names]
+    count = {name: each.tasks for name, each in parked.items()}
+    queues = {*parked, *(taken or ())}
     return Fleet(
-        now or datetime.now().astimezone(),
-        tuple(sorted(workers.values(), key=_ends_first)),
-        tuple(sorted(queues, key=lambda each: (each.taken is not False, -each.parked, each.name))),
+        clocks[0],
+        tuple(sorted(workers.values(), key=lambda each: (each.lease_left is None, each.lease_left or 0.0, each.name))),
+        tuple(sorted(queues, key=lambda name: (taken is None or name in taken, -count.get(name, 0), name))),
+        parked,
+        taken,
         tuple(sorted(aside, key=lambda each: each.since, reverse=True)[:_MOST_SET_ASIDE]),
-        taken is not None,
         cut or len(aside) > _MOST_SET_ASIDE,
     )
-
-
-def _queue(name: str, parked: ParkedInQueue | None, taken: set[str] | None) -> Queue:
-    count, since = (parked.tasks, parked.since) if parked else (0, None)
-    return Queue(name, count, since, None if taken is None else name in taken)
 
 
 def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
@@ -131,7 +108,3 @@ def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
         row = declared.get(name)
         called = now - timedelta(seconds=row.seconds) if row and row.seconds is not None else None
         yield Worker(name, called, len(row.limits) if row else 0, holds[name], ends.get(name))
-
-
-def _ends_first(worker: Worker) -> tuple[float, str]:
-    return float("inf") if worker.lease_left is None else worker.lease_left, worker.name

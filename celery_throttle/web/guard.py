@@ -81,13 +81,9 @@ def route_path(scope: Scope) -> str:
 class Guard:
     """Lets in requests that have the rights, and accepts changes only from the page's own origin.
 
-    Args:
-        app: the app to guard.
-        access: see `celery_throttle.web.asgi`.
-        user: see `celery_throttle.web.asgi`.
-        refuse: returns the answer to a refused request, given its status and the reason.
-        open_paths: route paths that every visitor may see; compared for equality.
-        doors: route paths to which every visitor may send a form of the page: to sign in and out.
+    ``access`` and ``user``: see `celery_throttle.web.asgi`. ``refuse`` returns the answer to a refused request, given
+    its status and the reason. ``open_paths``: route paths that every visitor may see; compared for equality. ``doors``:
+    route paths to which every visitor may send a form of the page: to sign in and out.
     """
 
     def __init__(

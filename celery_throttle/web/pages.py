@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.rows import reasons
 from celery_throttle.control.throttle_control import ThrottleControl
-from celery_throttle.web.asked import limit_of, most_of, page_of, word
-from celery_throttle.web.changes import DROPPABLE, notice_of, offered
+from celery_throttle.control.verbs import DROPPABLE
+from celery_throttle.web.asked import forget, limit_of, most_of, page_of, word
+from celery_throttle.web.changes import notice_of, offered
 from celery_throttle.web.charts import HEIGHT, charts
-from celery_throttle.web.flash import forget
-from celery_throttle.web.rendering import fragment, live, page
+from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -23,36 +23,28 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.history import History
-    from celery_throttle.store.needs import Need
     from celery_throttle.web.charts import Chart
-    from celery_throttle.web.head import Head
     from celery_throttle.web.readings import Readings
 
 __all__ = ["Pages"]
 
 _MOST = 100
+#: Seconds for which an open page shows the alarms of one report: a report asks all workers.
+_FRESH = 15.0
 #: Lines with room whose first task is read, each with a call.
 _MOST_LINES = 50
 
 
 class Pages:
-    """Makes the pages; each method answers a request, in a thread.
+    """Makes the pages; each method answers a request, in a thread."""
 
-    Args:
-        app: the Celery app.
-        readings: the readings that pages and visitors share.
-        head: the head line of each page.
-    """
-
-    def __init__(self, app: Any, readings: Readings, head: Head) -> None:
-        self._app, self._throttle, self.head = app, ThrottleControl(app), head
-        self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
-        self._fleet = readings.fleet
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._app, self._readings, self._throttle = app, readings, ThrottleControl(app)
 
     def overview(self, request: Request) -> Response:
         """Answer with the state of every limit."""
         wanted = request.query_params.get("find", "")
-        found = self._overview(wanted, most_of(request, _MOST))
+        found = self._readings.overview(wanted, most_of(request, _MOST))
         return live(request, "overview", found=found, find=wanted, now=found.at)
 
     def limit(self, request: Request) -> Response:
@@ -66,6 +58,7 @@ class Pages:
         keyed = bool(keys.known or status.keys or find)
         history = limit.history() if limit.key is None and not keyed else None
         held, holders = status.held_in_all, limit.holders(most=most)
+        shown = (need.permits for each in holders for need in each.needs if status.bucket.includes(need.bucket))
         answer = live(
             request,
             "limit",
@@ -79,7 +72,7 @@ class Pages:
             most=most,
             kept=reasons(self._app, (status, *keys.rows), most=_MOST_LINES),
             held=held,
-            missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
+            missing=held - sum(shown),
             waits=status.parked_in_all,
             holders=holders,
             parked=limit.parked(most=most),
@@ -115,22 +108,21 @@ class Pages:
 
     async def report(self, request: Request) -> Response:
         """Answer with the report and the diagnosis of the store. It asks the workers, which takes a second or two."""
-        verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
+        verdict = await self._readings.verdict.without_thread()
+        diagnosis = await self._readings.diagnosis.without_thread()
         show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
         return await run_in_threadpool(show, request, "report.html")
 
     async def workers(self, request: Request) -> Response:
         """Answer with workers, queues and records set aside. It asks the workers, which takes a second."""
-        found = await self._fleet.without_thread()
+        found = await self._readings.fleet.without_thread()
         return await run_in_threadpool(partial(page, fleet=found, now=found.at), request, "workers.html")
 
     async def alarms(self, request: Request) -> Response:
         """Answer with the number of alarms alone, for the head line of an open page."""
-        return fragment(request, "_alarms.html", report=await self.head.fresh_alarms())
-
-
-def _is_of(limit: LimitControl, need: Need) -> bool:
-    return need.limit == limit.name and limit.key in (None, need.key)
+        verdict = self._readings.verdict
+        report = verdict.last(_FRESH) or await verdict.without_thread()
+        return page(request, "_alarms.html", report=report)
 
 
 def _drawn(request: Request, limit: LimitControl, history: History | None, *, day: bool) -> list[Chart] | None:

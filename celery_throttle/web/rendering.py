@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -17,13 +17,13 @@ from starlette.responses import HTMLResponse, Response
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, span
-from celery_throttle.web.charts import SPARK_HEIGHT, spark
+from celery_throttle.web.charts import SPARK_HEIGHT, outline
 from celery_throttle.web.guard import route_path, visitor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["SIGNED_IN", "asset", "fragment", "link", "live", "page", "version"]
+__all__ = ["SIGNED_IN", "asset", "link", "live", "page", "version"]
 
 #: Key in the scope of a request whose sender has signed in with the token, and may sign out.
 SIGNED_IN = "celery_throttle.signed_in"
@@ -45,11 +45,6 @@ def page(request: Request, template: str, *, code: int = 200, **values: Any) -> 
     return HTMLResponse(_html(request, template, values | {"code": code}), code)
 
 
-def fragment(request: Request, template: str, **values: Any) -> HTMLResponse:
-    """Return a part of a page."""
-    return HTMLResponse(_html(request, template, values))
-
-
 def live(request: Request, template: str, **values: Any) -> Response:
     """Return a page with a part that the script reloads, or with ``?part=live`` that part alone."""
     html = _html(request, f"_{template}.html", values)
@@ -62,8 +57,7 @@ def live(request: Request, template: str, **values: Any) -> Response:
     return HTMLResponse(html, headers={"ETag": etag})
 
 
-@lru_cache
-def asset(name: str) -> Response:
+def asset(name: str, _: Request) -> Response:
     """Return the stylesheet or the script."""
     return Response(_read(name), media_type=_ASSETS[name], headers={"Cache-Control": "public, max-age=86400"})
 
@@ -74,24 +68,18 @@ def version() -> str:
     return hashlib.sha256("".join(map(_read, _ASSETS)).encode()).hexdigest()[:12]
 
 
+@lru_cache
 def _read(name: str) -> str:
     return (files("celery_throttle.web") / "static" / name).read_text(encoding="utf-8")
 
 
 def _html(request: Request, template: str, values: dict[str, Any]) -> str:
-    def to(path: str, **query: object) -> str:
-        return link(request, path, **query)
-
-    def to_limit(name: str, key: str | None = None) -> str:
-        return link(request, "limit", name=name, key=key)
-
-    def to_worker(name: str) -> str:
-        return f"{link(request, 'workers')}#{quote(worker_row(name))}"
-
     query = dict(request.query_params) | {"part": "live"}
     here = link(request, route_path(request.scope).lstrip("/"), **query)
     let_in = "celery_throttle.visitor" in request.scope
-    names = {"link": to, "limit_link": to_limit, "worker_link": to_worker, "here": here, "version": version()}
+    names = {"link": partial(link, request), "here": here, "version": version()}
+    names["limit_link"] = lambda name, key=None: link(request, "limit", name=name, key=key)
+    names["worker_link"] = lambda name: f"{link(request, 'workers')}#{quote(worker_row(name))}"
     names["may_change"] = let_in and visitor(request).may_change
     names["may_see_arguments"] = let_in and visitor(request).may_see_arguments
     names["signed_in"] = request.scope.get(SIGNED_IN, False)
@@ -112,7 +100,7 @@ def _environment() -> Environment:
     )
     made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "after": _after}
     made.globals |= {"is_outside": is_outside, "worker_row": worker_row}
-    made.globals |= {"spark": spark, "spark_height": SPARK_HEIGHT}
+    made.globals |= {"outline": outline, "spark_height": SPARK_HEIGHT}
     made.filters |= {"span": span, "at": at, "counted": counted, "number": _number}
     return made
 

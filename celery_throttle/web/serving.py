@@ -31,9 +31,8 @@ _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one""
 def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
     """Return a listening socket, and the URL of the page.
 
-    Raises:
-        ConfigurationError: other machines could reach the page and there is no token, the token is too short, or the
-            address cannot be used.
+    `ConfigurationError` if other machines could reach the page and there is no token, the token is too short, or the
+    address cannot be used.
     """
     if token is None and not _is_loopback(host):
         raise ConfigurationError(f"{host} may be reached from other machines: add --token ({_HOW})")
@@ -84,8 +83,7 @@ def behind(
 def root_of(path: str) -> str:
     """Return the path below which a proxy has the page, without its last slash; "" for none.
 
-    Raises:
-        ConfigurationError: the text is no such path.
+    `ConfigurationError` if the text is no such path.
     """
     bare = path.removesuffix("/")
     if not _ROOT_PATH.fullmatch(bare):
@@ -94,12 +92,7 @@ def root_of(path: str) -> str:
 
 
 class Below:
-    """Answers below a path, whether or not a proxy strips that path from its requests.
-
-    Args:
-        app: the app that answers.
-        root_path: the path.
-    """
+    """Answers below a path, whether or not a proxy strips that path from its requests."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self._app, self._root_path = app, root_path

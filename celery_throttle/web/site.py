@@ -1,10 +1,11 @@
-"""The app of the page: its routes, behind the guard."""
+"""The app of the page: its routes, behind the guard, and the head line of each page."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
+from zlib import crc32
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,11 +13,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from celery_throttle.control.findings import Commands
+from celery_throttle.core.store_url import shown
+from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.settings import settings_of
 from celery_throttle.web.api import Api
 from celery_throttle.web.changes import Changes
 from celery_throttle.web.guard import Guard, route_path
-from celery_throttle.web.head import Head
 from celery_throttle.web.pages import Pages
 from celery_throttle.web.readings import Readings
 from celery_throttle.web.rendering import asset, page
@@ -25,10 +28,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from celery_throttle.control.checks import Report
     from celery_throttle.web.guard import Access, User
     from celery_throttle.web.tokens import Token
 
-__all__ = ["site"]
+__all__ = ["Head", "site"]
 
 _HEADINGS = {
     401: "Sign in",
@@ -38,23 +42,62 @@ _HEADINGS = {
     400: "Invalid request",
     503: "The store does not answer",
 }
+#: Seconds after which the alarms of a report are not shown any more.
+_OLD = 60.0
+#: Colours of the stylesheet, beside that of production.
+_COLOURS = 4
+_PRODUCTION = ("prod", "live")
+
+
+class Head:
+    """The content of the head line, without a call to the store.
+
+    ``store``: its address without passwords; "" if a setting cannot work. ``group``: the prefix of all keys, with the
+    name of the group of limits if there is one. ``environment``: its name, "" if there is none.
+    """
+
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._verdict = readings.verdict
+        self.app = str(app.main or "celery")
+        self.store = self.group = self.environment = ""
+        try:
+            settings = settings_of(app)
+        except ConfigurationError:  # the page itself shows the error
+            return
+        self.store, self.environment = shown(settings.url), settings.environment
+        self.group = f"{settings.prefix}, group {settings.group}" if settings.group else settings.prefix
+
+    @property
+    def colour(self) -> str:
+        """The class of the environment: red for production, another colour for other names."""
+        name = self.environment.lower()
+        return "production" if name.startswith(_PRODUCTION) else f"colour-{crc32(name.encode()) % _COLOURS}"
+
+    @property
+    def alarms(self) -> Report | None:
+        """The last report, None if there is none or it is old."""
+        return self._verdict.last(_OLD)
+
+    @staticmethod
+    def in_words(report: Report | None) -> str:
+        """Return the number of alarms in words; no number where no report was read."""
+        if report is None:
+            return "check for alarms"
+        if report.alarms:
+            return counted(len(report.alarms), "alarm")
+        return "no alarm, not all checked" if report.unchecked else "no alarm"
 
 
 def site(
     app: Any, access: Access | None, user: User | None, command: str | Commands, door: Token | None = None
 ) -> ASGIApp:
-    """Return the page of a Celery app.
+    """Return the page of a Celery app; ``access`` and ``user``: see `celery_throttle.web.asgi`.
 
-    Args:
-        app: the Celery app.
-        access: see `celery_throttle.web.asgi`.
-        user: see `celery_throttle.web.asgi`.
-        command: the beginning of commands.
-        door: signs visitors in with a token; None: another site does that.
+    ``command``: the beginning of commands. ``door`` signs visitors in with a token; None: another site does that.
     """
     commands = Commands(command) if isinstance(command, str) else command
     readings = Readings(app, commands)
-    pages, api = Pages(app, readings, Head(app, readings)), Api(app, readings)
+    pages, api = Pages(app, readings), Api(app, readings)
     changes = Changes(app, commands, readings.forget)
     routes = [
         Route("/", pages.overview),
@@ -70,7 +113,7 @@ def site(
         Route("/alarms", pages.alarms),
         Route("/metrics", api.metrics),
         *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),
-        *(Route(f"/{name}", partial(_asset, name)) for name in ("page.css", "page.js")),
+        *(Route(f"/{name}", partial(asset, name)) for name in ("page.css", "page.js")),
         *(door.routes if door else ()),
     ]
     handlers = {
@@ -79,13 +122,9 @@ def site(
         HTTPException: lambda request, error: _message(request, error.status_code, str(error.detail), error.headers),
     }
     inner = Starlette(routes=routes, exception_handlers=handlers)
-    inner.state.head = pages.head
+    inner.state.head = Head(app, readings)
     refused = partial(_refused, sign_in=door is not None)
     return Guard(inner, access, user, refused, ("/page.css", "/page.js"), door.paths if door else ())
-
-
-def _asset(name: str, _: Request) -> Response:
-    return asset(name)
 
 
 def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Response:

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from celery_throttle.core.wording import one_line, span
-from celery_throttle.web.asked import form
+from celery_throttle.web.asked import cookie_options, form
 from celery_throttle.web.rendering import SIGNED_IN, link
 
 if TYPE_CHECKING:
@@ -39,14 +39,7 @@ _FREE, _PAUSE = 5, 30.0
 class Token:
     """Lets in requests with the token: programs in ``Authorization: Bearer``, browsers once, by POST, for a session.
 
-    All methods run on the event loop, so there is no lock.
-
-    Args:
-        token: the secret.
-        rights: the rights of visitors with the token.
-
-    Attributes:
-        paths: paths that every visitor may POST to.
+    All methods run on the event loop, so there is no lock. Every visitor may POST to ``paths``.
     """
 
     paths = ("/sign-in", "/sign-out")
@@ -82,14 +75,14 @@ class Token:
         if request.method == "POST":
             if not self._is_right(request, (await form(request)).get("token", "")):
                 raise HTTPException(401, "This is not the token.", {"WWW-Authenticate": "Bearer"})
-            self._set_cookie(request, response, self._begin(), _LIFETIME)
+            response.set_cookie(_COOKIE, self._begin(), max_age=_LIFETIME, **cookie_options(request))
         return response
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
         self._sessions.pop(_name_of(request), None)
         response = RedirectResponse(link(request, ""), 303)
-        self._set_cookie(request, response, "", 0)
+        response.set_cookie(_COOKIE, "", max_age=0, **cookie_options(request))
         return response
 
     def _begin(self) -> str:
@@ -98,16 +91,10 @@ class Token:
         _add(self._sessions, _hashed(session), now + _LIFETIME)
         return session
 
-    @staticmethod
-    def _set_cookie(request: Request, response: Response, value: str, max_age: int) -> None:
-        path, secure = request.scope.get("root_path", "") or "/", request.scope.get("scheme") == "https"
-        response.set_cookie(_COOKIE, value, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
-
     def _is_right(self, request: Request, sent: str) -> bool:
         """Return whether this is the token; while an address has to pause, nothing is compared.
 
-        Raises:
-            HTTPException: the address has sent too many wrong tokens.
+        `HTTPException` if the address has sent too many wrong tokens.
         """
         address, now = request.client.host if request.client else "", monotonic()
         count, until = self._wrong.get(address, (0, 0.0))

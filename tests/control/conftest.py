@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from redis import Redis
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.control import capacity, causes, checks
+from celery_throttle.control import causes, checks, forecast
 from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.hours import store_counts  # noqa: F401 - a fixture
@@ -83,5 +83,5 @@ def workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
     if request.node.get_closest_marker("worker") is None:
         monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
-        monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
-        monkeypatch.setattr(capacity, "free_slots", lambda _: None)
+        monkeypatch.setattr(forecast, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(forecast, "free_slots", lambda _: None)

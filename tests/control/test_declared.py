@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control.checks import diagnose
 from celery_throttle.control.findings import Finding
-from celery_throttle.control.report import diagnose
 from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API, ONE
 from tests.store.peek import KEY, be_away, peek

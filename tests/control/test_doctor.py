@@ -12,7 +12,7 @@ from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import checks
-from celery_throttle.control.report import Diagnosis, diagnose
+from celery_throttle.control.checks import Diagnosis, diagnose
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
 from celery_throttle.embedded import EmbeddedServer
 from tests.control.conftest import Run, make_app, run_in

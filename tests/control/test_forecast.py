@@ -11,8 +11,9 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import capacity, forecast
-from celery_throttle.control.forecast import Bound, Forecast
+from celery_throttle.control import forecast
+from celery_throttle.control.forecast import Forecast
+from celery_throttle.control.play import Bound
 from celery_throttle.core.naming import outside_queue
 from tests.control.conftest import Run
 from tests.control.test_looking import API, ONE, TENANT, fill, names, of
@@ -139,7 +140,7 @@ def test_forecast_for_a_queue_without_consumer(app: Any, worker: TermsCaller) ->
 
 def test_forecast_with_unreachable_workers(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(capacity, "consumed", asked.append)
+    monkeypatch.setattr(forecast, "consumed", asked.append)
     assert (said(app, 3).unchecked, asked) == ((), [])  # no worker is asked where no task waits
     fill(worker, 3)
     found = said(app, 3)

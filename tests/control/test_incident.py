@@ -9,8 +9,8 @@ from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import checks
+from celery_throttle.control.checks import diagnose
 from celery_throttle.control.cli.session import PARTLY
-from celery_throttle.control.report import diagnose
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web.overview import overview
 from tests.control.conftest import Run, make_app, run_in

@@ -14,7 +14,7 @@ from kombu.message import Message
 from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl, Throttled
-from celery_throttle.control.cli import top
+from celery_throttle.control.cli import look
 from celery_throttle.control.cli.output import span
 from celery_throttle.core.policy import Needs
 from celery_throttle.core.task_codes import code_of
@@ -335,7 +335,7 @@ def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch:
         waited.append(seconds)
         worker.arrive(f"t{len(waited)}", ONE)
 
-    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(look, "time", SimpleNamespace(sleep=sleep))
     worker.know(API)
     ended = run("top", "--times", "3", "--every", "1m30s", "--json")
     assert [json.loads(line)[0]["held"] for line in ended.lines] == [0, 1, 2]
@@ -345,7 +345,7 @@ def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch:
 def test_it_goes_on_while_the_store_is_away(own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app(own_server.url)
     changes = iter([own_server.kill, own_server.restart])
-    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=lambda _: next(changes)()))
+    monkeypatch.setattr(look, "time", SimpleNamespace(sleep=lambda _: next(changes)()))
     ended = run_in(app, "top", "--times", "3")
     assert ended.code == 0
     assert ended.err.count("the store did not answer") == 1
@@ -356,6 +356,6 @@ def test_it_ends_with_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr(look, "time", SimpleNamespace(sleep=interrupt))
     ended = run("top")
     assert (ended.code, ended.err) == (0, "")

@@ -13,10 +13,9 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import checks, lines
-from celery_throttle.control.checks import CHECKS
+from celery_throttle.control.checks import CHECKS, Report
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
-from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
 from tests.control.conftest import Run
 from tests.control.test_looking import API, ONE, fill, names, of

@@ -68,14 +68,14 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller) -> None:
     of_features.arrive("t", ONE)
     others = {
-        *("causes", "checks", "leases", "drain", "explaining", "exposition", "forecast", "metrics"),
-        *("removal", "report", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
+        *("causes", "checks", "leases", "forecast", "metrics"),
+        *("removal", "runnable", "server", "queues", "cli.checks", "cli.web", "cli.metrics", "cli.steer"),
     }
     loaded = loaded_by(shell, "status")
     assert "celery_throttle.control.cli.look" in loaded
     assert loaded & {f"celery_throttle.control.{each}" for each in others} == set()
     assert loaded.isdisjoint({"celery_throttle.web", "celery_throttle.store.servers.doctor"})
-    assert "celery_throttle.control.report" in loaded_by(shell, "report")
+    assert "celery_throttle.control.checks" in loaded_by(shell, "report")
 
 
 def test_the_help_of_celery_has_it(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import capacity
+from celery_throttle.control import forecast
 from celery_throttle.control.forecast import Forecast
 from celery_throttle.control.queues import Slots
 from celery_throttle.core.wording import often
@@ -182,8 +182,8 @@ def test_a_limit_of_many_keys_is_counted_to_the_end(app: Any, worker: TermsCalle
 
 def with_slots(monkeypatch: pytest.MonkeyPatch, *workers: tuple[set[str], int]) -> None:
     slots = [Slots(frozenset(queues), free) for queues, free in workers]
-    monkeypatch.setattr(capacity, "free_slots", lambda _: slots)
-    monkeypatch.setattr(capacity, "consumed", lambda _: {queue for each in slots for queue in each.queues})
+    monkeypatch.setattr(forecast, "free_slots", lambda _: slots)
+    monkeypatch.setattr(forecast, "consumed", lambda _: {queue for each in slots for queue in each.queues})
 
 
 @pytest.mark.parametrize(

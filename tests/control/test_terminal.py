@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit
-from celery_throttle.control.cli.layout import Column, Table
+from celery_throttle.control.cli.output import Column, Table
 from celery_throttle.store.scripts import execute
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Shell

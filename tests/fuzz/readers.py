@@ -14,7 +14,7 @@ import httpx
 
 from celery_throttle import ThrottleControl
 from celery_throttle.control import queues
-from celery_throttle.control.report import diagnose
+from celery_throttle.control.checks import diagnose
 from celery_throttle.web import asgi
 from tests.control.conftest import run_in
 

@@ -27,8 +27,8 @@ from kombu.common import QoS
 from redis.exceptions import NoScriptError
 
 from celery_throttle import ThrottleControl, clients
-from celery_throttle.control.drain import borrow as borrow_messages
 from celery_throttle.control.reader import readers
+from celery_throttle.control.removal import borrow as borrow_messages
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store

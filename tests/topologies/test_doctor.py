@@ -7,7 +7,7 @@ from typing import Any
 from celery import Celery
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.control.report import Diagnosis, diagnose
+from celery_throttle.control.checks import Diagnosis, diagnose
 from tests.support.clusters import Cluster
 from tests.support.sentinels import Watched
 

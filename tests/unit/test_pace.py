@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.control.pace import Pace, estimated, pace_of
+from celery_throttle.control.pace import Pace, pace_of
+from celery_throttle.control.pace import _estimated as estimated
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.history import History, Period
 from celery_throttle.store.limit_status import LimitStatus, RateStatus

@@ -10,8 +10,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit
-from celery_throttle.store.history import LastHour
-from celery_throttle.web.charts import SPARK_HEIGHT, spark
+from celery_throttle.web.charts import SPARK_HEIGHT, outline
 from tests.control.hours import tell_counts
 from tests.control.test_looking import API, ONE, TENANT
 from tests.store.cost import commands
@@ -48,18 +47,17 @@ def test_the_last_hour_of_each_limit(page: Site, count: Callable[..., None], wor
 
 
 @pytest.mark.parametrize(
-    ("started", "waited", "outline", "late"),
+    ("started", "waited", "path", "late"),
     [
         ((0, 4, 4, 1), (0, 0, 2, 0), "M0 16H1V0H3V12H4V16Z", "M0 16H2V8H3V16H4V16Z"),
-        ((9, 0, 9), (0, 0, 0), "M0 16H0V0H1V16H2V0H3V16Z", ""),
+        ((9, 0, 9), (0, 0, 0), "M0 16H0V0H1V16H2V0H3V16Z", "M0 16H3V16Z"),
         ((10_000, 1), (0, 1), "M0 16H0V0H1V15H2V16Z", "M0 16H1V15H2V16Z"),
     ],
 )
-def test_how_it_is_drawn(started: tuple[int, ...], waited: tuple[int, ...], outline: str, late: str) -> None:
+def test_how_it_is_drawn(started: tuple[int, ...], waited: tuple[int, ...], path: str, late: str) -> None:
     """One is seen beside ten thousand."""
-    drawn = spark(LastHour(started, waited, 0.0))
-    assert (drawn.all, drawn.late) == (outline, late)
-    assert (drawn.width, SPARK_HEIGHT) == (len(started), 16)
+    assert (outline(started, max(started)), outline(waited, max(started))) == (path, late)
+    assert SPARK_HEIGHT == 16
 
 
 def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Callable[..., None]) -> None:

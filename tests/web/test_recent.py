@@ -14,7 +14,7 @@ from redis import Redis
 
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.web import asgi
-from celery_throttle.web.recent import Recent
+from celery_throttle.web.readings import Recent
 from tests.control.test_looking import API, fill
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller

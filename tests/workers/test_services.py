@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from celery_throttle import ThrottleControl
-from celery_throttle.control.report import diagnose
+from celery_throttle.control.checks import diagnose
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until

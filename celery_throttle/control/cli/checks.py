@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 from celery.bin.base import CeleryOption
 
+from celery_throttle.control.checks import diagnose
+from celery_throttle.control.checks import report as reported
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.session import FOUND, PARTLY, command, typed
-from celery_throttle.control.report import diagnose
-from celery_throttle.control.report import report as reported
 from celery_throttle.core.wording import counted
 from celery_throttle.settings import settings_of
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.server import StoreFacts
     from celery_throttle.store.workers import Service
-
-__all__: list[str] = []
 
 #: The most defects that are printed.
 _SHOWN = 100

@@ -9,8 +9,7 @@ import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.layout import Column
-from celery_throttle.control.cli.output import span, when
+from celery_throttle.control.cli.output import Column, span, when
 from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command, typed, typed_again
 from celery_throttle.control.limit_control import MOST
 from celery_throttle.errors import WrongArguments
@@ -19,11 +18,9 @@ from celery_throttle.tasks.throttled import Throttled
 from celery_throttle.tasks.throttled import unlock as take_away
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from celery_throttle.control.cli.session import Session
-
-__all__: list[str] = []
 
 _LOCKED = (
     Column("TASK", lambda row: row.task_id),
@@ -42,19 +39,15 @@ _LOCKS = (
 )
 
 
-def _arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the arguments of a call, named as in ``celery call``."""
-    for param in (
-        click.option("-k", "--kwargs", type=JSON_OBJECT, default="{}", help="Its arguments by name, JSON."),
-        click.option("-a", "--args", type=JSON_ARRAY, default="[]", help="Its arguments in order, JSON: '[17]'."),
-    ):
-        function = param(function)
-    return function
+# The arguments of a call, named as in `celery call`.
+_args = click.option("-a", "--args", type=JSON_ARRAY, default="[]", help="Its arguments in order, JSON: '[17]'.")
+_kwargs = click.option("-k", "--kwargs", type=JSON_OBJECT, default="{}", help="Its arguments by name, JSON.")
 
 
 @command("locks")
 @click.argument("task", required=False)
-@_arguments
+@_args
+@_kwargs
 @click.option("--most", type=click.IntRange(min=1), default=MOST, show_default=True, help="Rows at most.")
 def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
     """Show the identity lock of a call of TASK with these arguments; without TASK, all locks."""
@@ -68,7 +61,8 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
 
 @command("unlock")
 @click.argument("task", required=False)
-@_arguments
+@_args
+@_kwargs
 @click.option("--identity", help="Instead of TASK: the identity of the lock, from locks --json.")
 @params.by
 @params.why

@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_throttle.control.cli.columns import RUNNABLE
+from celery_throttle.control.cli.output import Column
 from celery_throttle.control.cli.session import FOUND, WRONG, Ended, command
-from celery_throttle.control.exposition import exposition
-from celery_throttle.control.metrics import measured
+from celery_throttle.control.metrics import exposition, measured
 from celery_throttle.control.runnable import UnknownQueue
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__: list[str] = []
+
+def _known(count: int | None, *, at_least: bool = False) -> str:
+    return "?" if count is None else f"{count}{'+' if at_least else ''}"
+
+
+_RUNNABLE = (
+    Column("QUEUE", lambda row: row.queue),
+    Column("RUNNABLE", lambda row: _known(row.runnable, at_least=row.at_least), right=True),
+    Column("IN BROKER", lambda row: _known(row.messages), right=True),
+    Column("RUNNING", lambda row: row.running, right=True),
+    Column("READY", lambda row: _known(row.ready, at_least=row.at_least), right=True),
+)
 
 
 @command("metrics")
@@ -60,7 +70,7 @@ def runnable(session: Session, queues: tuple[str, ...]) -> None:
     if session.output.as_json:
         session.output.json(found)
         return
-    session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
+    session.output.table(_RUNNABLE, found, nothing="No queue is known: name some.")
     for each in found:
         if not each.known:
             session.output.line(f"{each}.")

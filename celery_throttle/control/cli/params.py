@@ -20,20 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-__all__ = [
-    "burst",
-    "by",
-    "duration",
-    "key",
-    "lasts",
-    "limit",
-    "most",
-    "optional_limit",
-    "permits",
-    "rate",
-    "why",
-    "yes",
-]
+__all__ = ["burst", "by", "duration", "key", "lasts", "limit", "optional_limit", "permits", "rate", "why", "yes"]
 
 
 def duration(text: str) -> timedelta:
@@ -102,9 +89,6 @@ limit = click.argument("limit", shell_complete=_limits)
 optional_limit = click.argument("limit", required=False, shell_complete=_limits)
 key = click.option(
     "--key", shell_complete=_keys, help="One key of the limit, as in the calls of tasks; without --key: all keys."
-)
-most = click.option(
-    "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
 )
 permits = click.argument("permits", type=Permits(), required=False)
 rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; repeat it for several rates.")

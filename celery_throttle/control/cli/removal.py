@@ -9,8 +9,9 @@ import click
 from kombu.exceptions import OperationalError
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.columns import DRAINED, RECLAIMED
+from celery_throttle.control.cli.output import Column, needs_text
 from celery_throttle.control.cli.session import FOUND, UNREACHABLE, Ended, command, typed
+from celery_throttle.control.verbs import DROPPABLE
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse
 from celery_throttle.tasks.ours import REAP_TASK
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.removal import StoredData
 
-__all__: list[str] = []
-
-_DROPPABLE = ("parked", "waiting for its identity lock")
+_DRAINED = (
+    Column("QUEUE", lambda row: row.queue),
+    Column("TASKS", lambda row: row.tasks, right=True),
+    Column("LEFT", lambda row: row.left, right=True),
+    Column("OF ANOTHER BROKER", lambda row: row.elsewhere or "", right=True),
+)
+_RECLAIMED = (
+    Column("TASK", lambda row: row.task_id),
+    Column("HELD", lambda row: needs_text(row.needs), folds=True),
+)
 
 
 @command("drop")
@@ -62,7 +70,7 @@ def _drop_one(session: Session, task_id: str, yes: bool, signature: dict[str, An
     state = session.throttle.explain(task_id).state
     if state in ("unknown", "lost"):
         raise Ended(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still", FOUND)
-    return int(not yes and state in _DROPPABLE)
+    return int(not yes and state in DROPPABLE)
 
 
 @command("drain")
@@ -85,7 +93,7 @@ def drain(session: Session, yes: bool, **signature: Any) -> None:
     if output.as_json:
         output.json({"done": yes, "queues": rows})
         return
-    output.table(DRAINED, rows, nothing="Nothing is parked.")
+    output.table(_DRAINED, rows, nothing="Nothing is parked.")
     if not yes and any(row.tasks for row in rows):
         output.line("They would be published again; --yes does it.")
     if any(row.elsewhere for row in rows):
@@ -150,4 +158,4 @@ def reap(session: Session) -> None:
 
     Workers and beat do that by themselves; this command does it now.
     """
-    session.output.show_rows(RECLAIMED, session.throttle.reap(), nothing="No lease has ended.")
+    session.output.show_rows(_RECLAIMED, session.throttle.reap(), nothing="No lease has ended.")

@@ -13,8 +13,7 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_throttle.control.cli.columns import LIMITS
-from celery_throttle.control.cli.output import Output
+from celery_throttle.control.cli.output import Column, Output
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.rows import rows_of, with_reasons
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.control.rows import Row
     from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = [
@@ -50,6 +50,39 @@ __all__ = [
 FOUND, WRONG, UNREACHABLE, PARTLY = 1, 2, 3, 4
 
 
+def _held(row: Row) -> str:
+    status = row.status
+    if row.keyed:
+        each = "" if status.in_force is None else f"{status.in_force} each"
+        if status.share and status.in_force is None:
+            each = f"{status.share:.3g} of each worker"
+        total = str(status.held_of_keys) if status.keys else ""
+        return f"{total} ({each})" if total and each else total or each
+    if status.bucket.is_open:
+        return ""
+    return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
+
+
+def _parked(row: Row) -> str:
+    if row.keyed:
+        return str(row.status.parked_of_keys) if row.status.keys else ""
+    return str(row.status.parked)
+
+
+def _keys(row: Row) -> str:
+    return str(row.status.keys) if row.keyed and row.status.keys else ""
+
+
+_LIMITS = (
+    Column("LIMIT", lambda row: row.status.bucket),
+    Column("HELD", _held, right=True),
+    Column("PARKED", _parked, right=True),
+    Column("KEYS", _keys, right=True),
+    Column("RATES", lambda row: ", ".join(rate.rate for rate in row.status.rates_in_force or row.status.rates)),
+    Column("STATE", lambda row: "; ".join(each.text for each in row.states), folds=True),
+)
+
+
 class Ended(click.ClickException):
     """End the command with one line on stderr, and an exit code."""
 
@@ -61,10 +94,7 @@ class Ended(click.ClickException):
 class Session:
     """One call of a command.
 
-    Args:
-        app: the app of the limits; None for a command that needs no store.
-        output: the output of the command.
-        by_url: whether the user named a store with --url, and no app.
+    ``app``: None for a command that needs no store. ``by_url``: whether the user named a store with --url, and no app.
     """
 
     def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
@@ -118,14 +148,12 @@ class Session:
     ) -> None:
         """Write the status of limits as a table.
 
-        Args:
-            rows: the rows of limits and keys.
-            keys: the keys whose states are counted in the rows of their limits.
-            one_line_each: whether to cut cells that are too long for the terminal.
+        ``keys``: the keys whose states are counted in the rows of their limits. ``one_line_each``: as in
+        `Output.table`.
         """
         made = with_reasons(self.app, rows_of(self.app, rows, keys))
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, made, nothing=nothing, one_line_each=one_line_each)
+        self.output.table(_LIMITS, made, nothing=nothing, one_line_each=one_line_each)
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
@@ -185,15 +213,12 @@ class _Command(CeleryCommand):
         except click.NoSuchOption as error:
             if not error.option_name[1:].isdecimal():
                 raise
-            raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
+            below_zero = next((each for each in given if each[:1] == "-" and each[1:].isdecimal()), "-1")
+            raise click.UsageError(f"{below_zero!r} is no whole number of 1 or more", ctx) from None
         except click.UsageError as error:
             # The message may contain a typed word with control characters.
             raise click.UsageError(one_line(error.format_message()), error.ctx or ctx) from None
         return rest
-
-
-def _below_zero(args: Sequence[str]) -> str:
-    return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
 
 
 def command(

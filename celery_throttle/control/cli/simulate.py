@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.layout import Column
+from celery_throttle.control.cli.output import Column
 from celery_throttle.control.cli.session import command, typed
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import HEADINGS
@@ -21,8 +21,6 @@ from celery_throttle.store.limit_status import RateStatus
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.what_if import Simulation
-
-__all__: list[str] = []
 
 
 def _column(number: int, heading: str) -> Column:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.control.verbs import Verb
 
-__all__: list[str] = []
-
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Only print how many tasks would start at once, and why the others would wait."
 )

@@ -11,8 +11,6 @@ from celery_throttle.control.cli.session import WRONG, Ended, command
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
 
-__all__: list[str] = []
-
 
 @command("web")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one needs a token.")
@@ -42,7 +40,7 @@ def web(session: Session, host: str, port: int, token: str | None, root_path: st
     url = f"{url.rstrip('/')}{root}/"
     with listener:
         if session.output.as_json:
-            session.output.json_line({"url": url})
+            session.output.json({"url": url}, indent=None)
         else:
             session.output.line(f"{url} (Ctrl-C ends it)")
         serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
