@@ -195,6 +195,16 @@ def noop_throttled() -> None:
     """Under a limit that is never reached."""
 
 
+@app.task(name="noop-late", acks_late=True, ignore_result=True)
+def noop_late() -> None:
+    """The same, acknowledged late."""
+
+
+@app.task(name="noop-late-throttled", base=Throttled, limit=_NEVER_REACHED, acks_late=True, ignore_result=True)
+def noop_late_throttled() -> None:
+    """The same, acknowledged late: it asks the store before it starts."""
+
+
 @app.task(name="noop-result")
 def noop_result() -> None:
     """Not throttled, with a result in Redis."""

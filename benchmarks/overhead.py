@@ -38,6 +38,8 @@ def noop(bench: Bench) -> list[Figure]:
         _Variant("Throttled", "noop-throttled", THROTTLED, ignore_result=True),
         _Variant("plain Celery, with result", "noop-result", UNTHROTTLED, ignore_result=False),
         _Variant("Throttled, with result", "noop-result-throttled", THROTTLED, ignore_result=False),
+        _Variant("plain Celery, acks_late", "noop-late", UNTHROTTLED, ignore_result=True),
+        _Variant("Throttled, acks_late", "noop-late-throttled", THROTTLED, ignore_result=True),
     ]
     with Site(bench) as site:
         [without], [with_it] = site.start(1, 2, throttled=False), site.start(1, 2)
@@ -54,12 +56,13 @@ def noop(bench: Bench) -> list[Figure]:
                 variant.processor.append(1000 * (worker.processor_seconds() - before) / count)
                 bench.show(f"{variant.name}: {rate:.0f}/s, {variant.processor[-1]:.2f} ms")
     load = f"{count} no-op tasks under a limit that is never reached, one worker x 2"
-    plain, beside, throttled, plain_result, throttled_result = variants
+    plain, beside, throttled, plain_result, throttled_result, plain_late, throttled_late = variants
     return [
         _ratio(load, "throughput against plain Celery", throttled, plain, reach=0.85),
         _ratio(load, "throughput against plain tasks in the same worker", throttled, beside, reach=0.85),
         _ratio(load, "plain tasks in that worker against plain Celery", beside, plain),
         _ratio(load, "throughput against plain Celery, with results", throttled_result, plain_result, reach=0.85),
+        _ratio(load, "throughput against plain Celery, acks_late", throttled_late, plain_late),
         *(Figure(load, f"per second: {variant.name}", tuple(variant.rates)) for variant in variants),
         # More exact than throughput on a shared machine, since it excludes the work of other programs.
         *(
