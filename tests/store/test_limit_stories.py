@@ -427,6 +427,8 @@ a task does not start before one that waits for a host and for another limit:
 a task goes back in line for any host:
     a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; a8: look = t
     used = gpu/host=a8 1; a8: end t; nothing
+all hosts have one line, in which no more are parked than may wait:
+    a7: take t on=gpu/host:1<1; a7: park p on=gpu/host:1<1; a8: park late on=gpu/host:1<1 = crowded
 a worker without the tag takes none:
     a7: ask t on=own/gpu_box:1 = must_park; a7: park t on=own/gpu_box:1 slots=4 = -; box: look = t
     used = own/gpu_box=b1 1
@@ -438,6 +440,8 @@ another limit holds up only its own:
 a newer task does not take the permits that an older one needs:
     a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park small on=gpu/host:2
     a7: look slots=3 = -; a7: end t slots=3 = big
+a task that needs more than is free on its host does not keep others from their start:
+    a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park other on=api:1; a7: look slots=1 = other
 a permit of a lost worker comes back on its host:
     a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a8: park p on=gpu/host:2; expire t1 t2
     a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p
