@@ -346,6 +346,8 @@ a limit without a rate gets one:
 a limit that gets a rate passes no permit on:
     wait 0; arrive t0 on=api:4 = t0; closed = -; say api override 10/s; pass_on t0 t1 on=api:4; closed = api; open = -
     next_start api = 0.1; unsay api override; ask t2 on=api:4; open = api; closed = -
+a limit that gets a rate passes no permit on while that rate lets more start:
+    arrive t0 on=api:4 = t0; say api override 10/s^3; pass_on t0 t1 on=api:4; closed = api; open = -
 a rate that is taken back leaves no booking:
     wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; overrides = -; booked = -
 """
@@ -442,6 +444,12 @@ a newer task does not take the permits that an older one needs:
     a7: look slots=3 = -; a7: end t slots=3 = big
 a task that needs more than is free on its host does not keep others from their start:
     a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park other on=api:1; a7: look slots=1 = other
+a task that finds too little free on its host can start on another:
+    a7: take x on=api:2 cost=2; a7: park both on=gpu/host:2+api:2 cost=2; a7: look = -; a7: take t on=gpu/host:2
+    a7: end x slots=1 = -; a8: look = both
+a task whose host is full holds up the next for a moment only:
+    wait 0; a7: take x on=api:1; a7: park both on=gpu/host:2+api:1; a7: look = -; a7: take t1 t2 on=gpu/host:2
+    a7: park next on=api:1; a7: end x slots=1 = -; wait 0.11; a7: look = next
 a permit of a lost worker comes back on its host:
     a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a8: park p on=gpu/host:2; expire t1 t2
     a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p
