@@ -324,6 +324,9 @@ of several rates each goes on from the nearest, the hour's three are used up, th
     wait 0; take m0 on=mail@10/s,100/h^1,3; wait 1; take m1 on=mail@10/s,100/h^1,3; wait 1
     take m2 on=mail@10/s,100/h^1,3; wait 1; say mail override 5/s,60/h^1,3; next_start mail = 55.667
     say mail override 5/s; next_start mail = 0
+of several rates each goes on from the nearest, also from a faster one, where one of two is free:
+    wait 0; take m0 on=mail@10/m,100/d^2,3; wait 10; take m1 on=mail@10/m,100/d^2,3; wait 10
+    take m2 on=mail@10/m,100/d^2,3; say mail override 5/m^2; next_start mail = 0
 a smaller burst starts the next after one spacing:
     wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
     next_start mail = 3600
