@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from celery import states
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Reject, TaskRevokedError
 
 from celery_throttle.errors import ResultLost
@@ -57,13 +58,19 @@ def _outcome_of(duplicate: Any, task: Any, first: str, *, lost: bool) -> Any:
 
 
 def _read(task: Any, first: str) -> tuple[str, Any]:
-    result = task.AsyncResult(first)
+    backend = task.backend
+    if isinstance(backend, DisabledBackend):  # to read its data raises `AttributeError`
+        return states.SUCCESS, None
+    # By no `AsyncResult`: it unsubscribes when it is collected, maybe while another one does, which waits for ever.
     try:
-        return result.state, result.result
-    except NotImplementedError:  # no result backend
+        found = backend.get_task_meta(first)
+        if found["status"] in states.READY_STATES:
+            found = backend.meta_from_decoded(found)
+        return found["status"], found["result"]
+    except NotImplementedError:  # a result backend that keeps nothing
         return states.SUCCESS, None
     except Exception as error:
-        if not _is_away(task.backend, error):
+        if not _is_away(backend, error):
             raise
         # The duplicate's own result could not be stored now either, so the duplicate goes back in line.
         time.sleep(_PAUSE)

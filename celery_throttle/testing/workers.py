@@ -45,7 +45,9 @@ class Worker:
         self._seen, self.node, self.is_lost = seen, node, False
         self._error: BaseException | None = None
         self._consumes = threading.Event()
-        app.amqp.queues._consume_from = None  # noqa: SLF001 - the choice of the worker before
+        if queues is None:
+            # Not the app's own list, which has the queues of other workers and of messages in this process, too.
+            queues = list(app.amqp.Queues(app.conf.task_queues))
         self._worker = cast("Any", WorkController)(
             app=app, hostname=node, pool="threads", concurrency=concurrency, queues=queues, use_eventloop=False,
             ready_callback=self._ready, without_heartbeat=True, without_mingle=True, without_gossip=True,

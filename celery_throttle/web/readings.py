@@ -128,7 +128,8 @@ class Readings:
         self.verdict = Recent(partial(report, app, commands, _PATIENCE), _KEPT, one_at_a_time=True)
         self.fleet = Recent(partial(fleet, app), _KEPT, one_at_a_time=True)
         self.diagnosis = Recent(partial(diagnose, app, commands), _KEPT, one_at_a_time=True)
-        limit_changed.connect(self.forget)
+        # Celery before 5.7 takes the bound methods of two pages for one receiver.
+        limit_changed.connect(self.forget, dispatch_uid=str(id(self)))
 
     def forget(self, **_: object) -> None:
         """Drop all readings after a change, so that the next request reads again. Also a receiver of signals."""

@@ -60,17 +60,18 @@ class Permit:
         run: the run that has the permit now: another one than the holder's if it was passed on; None when idle.
         result: the result of the holder's run, once that run has ended.
         lost: whether the last renewal found the lease lost.
+        is_new: whether the permit was passed on to its holder after the last renewal.
         goes_back: whether its run raised `RateLimited`, so that a call puts the task back in line.
         idle_since: when it became idle, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("goes_back", "holder", "idle_since", "lost", "result", "run")
+    __slots__ = ("goes_back", "holder", "idle_since", "is_new", "lost", "result", "run")
 
     def __init__(self, run: Run) -> None:
         self.holder = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
-        self.lost = self.goes_back = False
+        self.lost = self.goes_back = self.is_new = False
         self.idle_since = 0.0
 
     def spare(self, result: Result) -> None:
@@ -92,7 +93,7 @@ class Permit:
             return None
         before, to = self.holder, self.run.arrival
         facts = Facts(began=True, message=Message.NOBODY, result=self.result)
-        self.holder, self.result = to, None
+        self.holder, self.result, self.is_new = to, None, True
         return DeliveryChange("passed", before.task, before.attempt, before.nonce, facts, to=to)
 
     def go_back(self) -> None:
@@ -101,7 +102,7 @@ class Permit:
 
     def renewed(self, *, lost: bool) -> None:
         """Store whether a renewal found the lease lost."""
-        self.lost = lost
+        self.lost, self.is_new = lost, False
 
 
 class Run:

@@ -74,7 +74,8 @@ class Throttling:
         Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
         self._slots.keep_jobs()
-        task_revoked.connect(self._never_runs, weak=False)
+        # Celery before 5.7 takes the bound methods of two workers for one receiver.
+        task_revoked.connect(self._never_runs, weak=False, dispatch_uid=str(id(self)))
         self.timekeeper.start()
         self._leases.start()
         # A worker may be lost right after a look, and its permits must not idle long past their lease.
@@ -158,7 +159,7 @@ class Throttling:
         self._slots.outlast()  # not on the loop, which handles the ends of these tasks
         self.loop.detach()  # if the worker ended without a close
         self._stopping.finish()
-        task_revoked.disconnect(self._never_runs)
+        task_revoked.disconnect(self._never_runs, dispatch_uid=str(id(self)))
         remember.end()
         self.timekeeper.stop()
         for group in self.groups:

@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import checks, lines
-from celery_throttle.control.checks import CHECKS, Report
+from celery_throttle.control.checks import CHECKS, Checked, Report
 from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.core.buckets import Bucket
@@ -419,6 +419,21 @@ def test_a_limit_is_not_hidden_by_keys(app: Any, worker: TermsCaller, monkeypatc
     assert kinds(app)[0] == "PAUSED"
     (unchecked,) = ThrottleControl(app).report().unchecked
     assert unchecked.endswith("keys of limit tenant; keys with changes come first.")
+
+
+def test_lines_that_are_looked_at(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest of each limit, keys that are stopped by themselves, then each limit in turn, the longest first."""
+    monkeypatch.setattr(lines, "_MOST_LINES", 2)
+    limits = [Limit(name, 1, key="key") for name in ("many", "few", "paused")]
+    for limit, waiting in zip(limits, ("aabbbbcccdd", "aabb", "aabb"), strict=True):
+        for number, key in enumerate(waiting):
+            worker.put(f"{limit.name}{number}", terms(limit).needs({"keys": {limit.name: key}}))
+    ThrottleControl(app).limit("paused").pause()
+    ThrottleControl(app).limit("many", key="d").pause()
+    (group,) = Checked(app, Commands(), timedelta()).groups
+    found = [f"{each.status.name}/{each.status.key}" for each in group.lines]
+    assert found == ["many/a", "few/a", "paused/a", "many/d", "many/b", "few/b"]
+    assert group.unchecked[0].startswith("1 of 7 lines")
 
 
 # -- in a shell --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
+from tests.store.cost import commands
 from tests.store.hints import Hints
 from tests.store.peek import KEY, lapse, peek
 from tests.store.terms_caller import terms
@@ -53,6 +54,13 @@ def test_limit_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, on
     worker.put("b", one)
     worker.declare(Limit("tenant", 2, key="tenant"), Limit(one.name, 2))
     assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
+
+
+def test_changed_declaration_looks_at_no_line_while_no_task_is_parked(worker: Caller, redis: Redis) -> None:
+    worker.declare(Limit("gpu", 2))
+    with commands(redis) as made:
+        worker.declare(Limit("gpu", 3))
+    assert "zrangebylex" not in made
 
 
 def test_each_worker_learns_that_the_store_was_emptied(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:

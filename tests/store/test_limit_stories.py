@@ -326,6 +326,9 @@ of several rates each goes on from the nearest, the hour's three are used up, th
     wait 0; take m0 on=mail@10/s,100/h^1,3; wait 1; take m1 on=mail@10/s,100/h^1,3; wait 1
     take m2 on=mail@10/s,100/h^1,3; wait 1; say mail override 5/s,60/h^1,3; next_start mail = 55.667
     say mail override 5/s; next_start mail = 0
+of several rates each goes on from the nearest, also from a faster one, where one of two is free:
+    wait 0; take m0 on=mail@10/m,100/d^2,3; wait 10; take m1 on=mail@10/m,100/d^2,3; wait 10
+    take m2 on=mail@10/m,100/d^2,3; say mail override 5/m^2; next_start mail = 0
 a smaller burst starts the next after one spacing:
     wait 0; take m0 m1 m2 m3 m4 on=mail@10/m^5; say mail override 10/m; next_start mail = 6; say mail override 1/h
     next_start mail = 3600
@@ -348,6 +351,8 @@ a limit without a rate gets one:
 a limit that gets a rate passes no permit on:
     wait 0; arrive t0 on=api:4 = t0; closed = -; say api override 10/s; pass_on t0 t1 on=api:4; closed = api; open = -
     next_start api = 0.1; unsay api override; ask t2 on=api:4; open = api; closed = -
+a limit that gets a rate passes no permit on while that rate lets more start:
+    arrive t0 on=api:4 = t0; say api override 10/s^3; pass_on t0 t1 on=api:4; closed = api; open = -
 a rate that is taken back leaves no booking:
     wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; overrides = -; booked = -
 """
@@ -429,6 +434,8 @@ a task does not start before one that waits for a host and for another limit:
 a task goes back in line for any host:
     a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; a8: look = t
     used = gpu/host=a8 1; a8: end t; nothing
+all hosts have one line, in which no more are parked than may wait:
+    a7: take t on=gpu/host:1<1; a7: park p on=gpu/host:1<1; a8: park late on=gpu/host:1<1 = crowded
 a worker without the tag takes none:
     a7: ask t on=own/gpu_box:1 = must_park; a7: park t on=own/gpu_box:1 slots=4 = -; box: look = t
     used = own/gpu_box=b1 1
@@ -440,6 +447,14 @@ another limit holds up only its own:
 a newer task does not take the permits that an older one needs:
     a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park small on=gpu/host:2
     a7: look slots=3 = -; a7: end t slots=3 = big
+a task that needs more than is free on its host does not keep others from their start:
+    a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park other on=api:1; a7: look slots=1 = other
+a task that finds too little free on its host can start on another:
+    a7: take x on=api:2 cost=2; a7: park both on=gpu/host:2+api:2 cost=2; a7: look = -; a7: take t on=gpu/host:2
+    a7: end x slots=1 = -; a8: look = both
+a task whose host is full holds up the next for a moment only:
+    wait 0; a7: take x on=api:1; a7: park both on=gpu/host:2+api:1; a7: look = -; a7: take t1 t2 on=gpu/host:2
+    a7: park next on=api:1; a7: end x slots=1 = -; wait 0.11; a7: look = next
 a permit of a lost worker comes back on its host:
     a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a8: park p on=gpu/host:2; expire t1 t2
     a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p

@@ -23,6 +23,8 @@ a holder holds nothing after its lease [garbage | empty | list | number | foreig
     used = gpu2 1
 a holder is set aside by its end [garbage | empty | list | number | foreign | older]:
     take t1; park t2; spoil t1 *; end t1 slots=1 = t2; used = gpu 1
+one that may wait for so long is due no more:
+    take t0; park t1 deadline=600; park t2 t3; spoil t1; end t0 slots=1 = t2; due = -; line = t3
 another delivery of it runs [garbage | empty | list | number | foreign | older]:
     take t0; park t1; spoil t1 *; end t0; arrive t1 slots=1; held = t1
 the permit of a holder is free again in the call that finds its record [garbage | empty | list | number]:
@@ -114,6 +116,8 @@ a rejected task goes back in line:
     park t1 slots=1 = t1; fill; end t1 requeue; line = t1
 leases are renewed, else permits in use would be free:
     take t; expire t; fill; renew t = renewed; leases = t long
+limits are declared, else a new connection could give nothing back:
+    take t; fill; permits gpu 5; in_force gpu = 5
 holders are put back after all data was lost:
     take t; flush; permits gpu 1; fill; renew t = put back
 expired holders are cleared:

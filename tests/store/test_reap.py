@@ -10,7 +10,6 @@ from tests.store.caller import Caller
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import expire, lapse, peek
-from tests.store.terms_caller import terms
 from tests.support.waiting import until
 
 
@@ -49,12 +48,3 @@ def test_locks_that_end_by_themselves_go_also_where_no_task_ever_waits(once: Loc
         once.end(once.start(f"t{number}", plan_of(f"order-{number}", lock_until="expires")))
         lapse(redis, f"locks:order-{number}")
     assert peek(redis).locks.keys() == {"order-8"}
-
-
-def test_turns_that_are_over_go_also_where_each_task_starts_at_once(worker: Caller, redis: Redis) -> None:
-    fair = Limit("fair", 1, fair_by="who")
-    for number in range(9):
-        turn = terms(fair).needs({"fair": [f"w{number}", 1]})
-        worker.release(worker.put(f"t{number}", turn, slots=1).grants[0])
-        lapse(redis, f"turns:fair\x1ew{number}")
-    assert peek(redis).hashes["turns"].keys() <= {"fair", "fair\x1ew8"}

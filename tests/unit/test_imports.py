@@ -35,7 +35,7 @@ STEERS = {
     },  # where a result that cannot be kept makes a failure of a success
     "celery_throttle.testing.cut": {"pool"},  # whose connections a test can cut
     # Celery's worker in the process of a test; of a lost one nothing is reported.
-    "celery_throttle.testing.workers": {"app", "self", "throttling", "connection"},
+    "celery_throttle.testing.workers": {"self", "throttling", "connection"},
     "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
 }
 

@@ -1,11 +1,15 @@
-"""Calls to a store that refuses them: when they are made again."""
+"""Calls to a store that refuses them or was away: when they are made again, and the time that was lost."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.held_back.saving import Saving
+from celery_throttle.worker.store_side import calls as module
 from celery_throttle.worker.store_side.calls import Calls
 from tests.support.timers import Timers
 
@@ -48,3 +52,25 @@ def test_saving_paused_after_a_hurry_waits_for_the_later_pause() -> None:
         timers.ring_one()
         settled.append(saving.settled)
     assert settled == [False, True, False]
+
+
+def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store then prolongs the leases that could not be renewed."""
+    now, reported = 100.0, list[float]()
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+
+    def declarations(*_: object, away: float, worker: str) -> list[Any]:
+        assert worker == "w"
+        reported.append(away)
+        return [NOTHING]
+
+    store: Any = SimpleNamespace(declarations=declarations)
+    gate: Any = SimpleNamespace(store_lost=lambda *_: None)
+    link: Any = SimpleNamespace(send=lambda *_: None)
+    listener: Any = SimpleNamespace(published=lambda **_: None, start_over=lambda _: None)
+    calls = Calls("", store, "w", {}, gate, lambda calls: (link, listener), NOTHING)
+    calls.up()
+    calls.broken(ConnectionError())
+    now = 130.0
+    calls.up()
+    assert reported == [0.0, 30.0 + TIMEOUT]  # it was silent for so long before the connection broke

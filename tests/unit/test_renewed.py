@@ -33,12 +33,12 @@ def test_task_going_back_is_renewed_and_never_put_back() -> None:
     """The store puts nothing back if it has a later call of the worker, as it does of any after this number."""
     permits = [permit("a"), permit("b", goes_back=True), permit("c")]
     pages = list(renewals(Store(Keys("x"), 12.0), "w", 7, permits))
-    assert [said(call) for _, call in pages] == [(7, ["a", "c"]), (-1, ["b"])]
-    assert [some for some, _ in pages] == [[permits[0], permits[2]], [permits[1]]]
+    assert [said(page.call) for page in pages] == [(7, ["a", "c"]), (-1, ["b"])]
+    assert [[each for each, _ in page.rows] for page in pages] == [[permits[0], permits[2]], [permits[1]]]
 
 
 def test_many_are_renewed_in_pages() -> None:
     permits = [permit(str(number)) for number in range(MOST_RENEWED + 1)]
-    pages = [some for some, _ in renewals(Store(Keys("x"), 12.0), "w", 7, permits)]
+    pages = [[each for each, _ in page.rows] for page in renewals(Store(Keys("x"), 12.0), "w", 7, permits)]
     assert [len(some) for some in pages] == [MOST_RENEWED, 1]
     assert [each for some in pages for each in some] == permits

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from redis import Redis
 
 from celery_throttle import Limit, StoreUnavailable, ThrottleControl
+from celery_throttle.control.findings import Commands
 from celery_throttle.web import asgi
-from celery_throttle.web.readings import Recent
+from celery_throttle.web.overview import overview
+from celery_throttle.web.readings import Readings, Recent
 from tests.control.test_looking import API, fill
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller
@@ -93,6 +96,16 @@ def test_reading_that_goes_on_is_not_for_the_next_viewer_if(
         until(lambda: len(source.began) == 2)
         source.goes_on.set()
     assert (first.result(), second.result(), recent("a")) == (1, 2, 2)
+
+
+def test_change_is_read_by_each_page_of_a_process(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    pages = [Readings(app, Commands()) for _ in range(2)]
+    for page in pages:
+        page.overview = Recent(partial(overview, app), 60)
+    before = [page.overview("", 9) for page in pages]
+    ThrottleControl(app).limit("api").pause()
+    assert not any(page.overview("", 9) is old for page, old in zip(pages, before, strict=True))
 
 
 def test_an_error_is_not_kept(source: Source) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import chain, chord, group
 from celery.app.backends import by_url
+from celery.backends.base import DisabledBackend
 from celery.exceptions import ChordError, TaskRevokedError
+from celery.result import AsyncResult
 from celery.utils import uuid
 from kombu.exceptions import EncodeError
 
@@ -70,6 +73,7 @@ plain = make_singleton("plain")
 limited = make_singleton("limited", limit=1)
 with_short_line = make_singleton("with_short_line", limit=1, max_parked=1)
 with_own_backend = make_singleton("with_own_backend", fail_if_asked, backend=own_backend)
+without_backend = make_singleton("without_backend", backend=DisabledBackend(app=APP))
 charge = make_singleton("charge", pay, unique_on=["order"], remember=600, acks_late=True)
 raises = make_singleton("raises", on_conflict="raise")
 skips = make_singleton("skips", on_conflict="skip")
@@ -176,6 +180,31 @@ def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(kit: ThrottleTes
     kit.assert_ran(with_own_backend, times=2)
     kit.assert_ran(note.s("a", "after"), times=1)
     assert_all_ended(kit)
+
+
+def test_a_chain_goes_on_after_a_duplicate_without_a_result_backend(kit: ThrottleTest) -> None:
+    with kit.gate():
+        begun(kit, without_backend.delay("a"))
+        links = chain(without_backend.si("a"), note.s("after")).apply_async()
+        kit.assert_parked(links.parent)
+    assert note.AsyncResult(links.id).get(timeout=QUICKLY) == "after"  # `links` would read the outcome of its parent
+    kit.assert_ran(without_backend, times=1)
+    assert_all_ended(kit)
+
+
+def test_a_duplicate_reads_the_outcome_without_a_subscription(
+    kit: ThrottleTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An `AsyncResult` unsubscribes from the results of its task when it is collected."""
+    collected: list[str] = []
+    monkeypatch.setattr(AsyncResult, "__del__", lambda result: collected.append(result.id))
+    with kit.gate():
+        first = begun(kit, plain.delay("a"))
+        other = send_by_name(plain, "a")
+        kit.assert_parked(other)
+    assert other.get(timeout=QUICKLY) == "a"
+    gc.collect()
+    assert first.id not in collected
 
 
 def test_the_callbacks_of_both_callers_fire(kit: ThrottleTest) -> None:

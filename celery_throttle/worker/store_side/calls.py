@@ -23,7 +23,7 @@ from celery_throttle.worker.store_side.decisions import deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox, others, returning
-from celery_throttle.worker.store_side.renewals import judge_reply, renewals
+from celery_throttle.worker.store_side.renewals import renewals
 from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
@@ -297,8 +297,8 @@ class Calls:
 
     def _renew(self) -> None:
         """Renew all permits before other calls, because a store that was emptied has to get them back first."""
-        for permits, call in renewals(self.store, self.worker, self.number, self.held.values(), self.birth):
-            self.link.send(call, partial(judge_reply, permits))
+        for renewal in renewals(self.store, self.worker, self.number, self.held.values(), self.birth):
+            self.link.send(renewal.call, partial(renewal.judge, self.held))
 
     def _answered(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):

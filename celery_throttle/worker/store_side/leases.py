@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.store_side.renewals import judge, renewals
+from celery_throttle.worker.store_side.renewals import renewals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,11 +59,10 @@ class Leases:
         """Renew the permits in data with this birth; return the birth that the store's data has."""
         number = group.calls.number  # before `held` is read: no call up to this number has ended a permit in it
         calls = group.calls
-        for permits, call in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
-            answers, _, found = cast("tuple[list[int], Any, bytes]", execute(group.client, call))
-            if found.decode() != birth:
-                return found.decode()
-            judge(permits, answers)
+        for renewal in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
+            found = renewal.judge(calls.held, execute(group.client, renewal.call))
+            if found != birth:
+                return found
         return birth
 
     def _renew_and_again(self, group: Group) -> None:

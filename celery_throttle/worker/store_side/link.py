@@ -44,7 +44,7 @@ class NoAnswer(StoreUnavailable):
     """The connection stood, but no byte moved on it for too long."""
 
 
-def call_back(callback: Callable[[Any], None], reply: Any) -> None:
+def call_back(callback: Callable[[Any], object], reply: Any) -> None:
     """Call back, and log an error, which has no bearing on the connection and must not end the worker's loop.
 
     Raises:
@@ -275,14 +275,14 @@ class Link(Wire):
         super().__init__(loop, timekeeper, make, lease)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
         #: The calls under way, each with its callback and the seconds of silence after which it counts as lost.
-        self._pending: deque[tuple[Call | None, Callable[[Any], None], float]] = deque()
+        self._pending: deque[tuple[Call | None, Callable[[Any], object], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
 
     def send(
         self,
         call: Call,
-        callback: Callable[[Any], None],
-        *more: tuple[Call, Callable[[Any], None]],
+        callback: Callable[[Any], object],
+        *more: tuple[Call, Callable[[Any], object]],
         patience: float = TIMEOUT,
     ) -> None:
         """Send a call, and more of them in the same write; the connection must be up.
@@ -297,7 +297,7 @@ class Link(Wire):
         self._expect(*((each, received, patience) for each, received in calls))
         self._write(b"".join(each.packed() for each, _ in calls))
 
-    def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
+    def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], object]) -> None:
         """Send a command that the server takes so many seconds to answer; the connection must be up."""
         self._send(None, pack(command), callback, seconds + TIMEOUT)
 
@@ -306,11 +306,11 @@ class Link(Wire):
         """Whether no call waits for its reply."""
         return not self._pending
 
-    def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], None], patience: float) -> None:
+    def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], object], patience: float) -> None:
         self._expect((call, callback, patience))
         self._write(packed)
 
-    def _expect(self, *replies: tuple[Call | None, Callable[[Any], None], float]) -> None:
+    def _expect(self, *replies: tuple[Call | None, Callable[[Any], object], float]) -> None:
         if not self._pending:
             self._moved_at = monotonic()
         self._pending.extend(replies)

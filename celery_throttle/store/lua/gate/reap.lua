@@ -6,7 +6,6 @@ redis.call('ZREM', LEASES, '')
 reap_all(number())
 -- Clear few fields after reclaiming, because both together would take long.
 reap_ends(#state.reclaimed > 0 and 4 or 40)
-settle()
 if #state.reclaimed == 0 then
   check_some(8)
   check_counts(USED, 'used', holders_counted(100))

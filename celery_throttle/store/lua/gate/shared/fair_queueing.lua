@@ -26,7 +26,6 @@ local function take_turn(turn, ticket)
   local start = math.max(served, kept_turn(who) or 0)
   keep_turn(bucket, served)
   keep_turn(who, start + turn[TURN_STEP])
-  state.adds_ends = true
   -- Round the place to the 14 digits that cjson keeps, so that a record that is read again has the same
   -- place.
   return tonumber(string.format('%.14g', start))
