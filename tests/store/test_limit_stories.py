@@ -82,6 +82,9 @@ a newer attempt of a task before all others takes no turn:
 RATES = """
 a booking ends by itself:
     wait 0; take m1 on=mail@20/s; end m1; booked = mail; wait 1; reap; booked = -
+a task that takes more than the burst starts, and those after it wait for as long:
+    wait 0; ask a on=mail@20/s^2 cost=3 = granted; ask b on=mail@20/s^2 = must_park; wait 0.1
+    ask b on=mail@20/s^2 = granted
 bookings move with a clock that was set back, once:
     wait 0; take m1 on=mail@1/s; wait -5; ask m2 on=mail@1/s = must_park; ask m2 on=mail@1/s = must_park
 starts come as the rate allows:
