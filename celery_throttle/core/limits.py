@@ -14,7 +14,7 @@ from celery_throttle.core.declaration import Declaration
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.sites import WORKER, check_kind
 from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import constructor_with_fixes
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["MOST_STEP", "Limit", "Part"]
@@ -38,7 +38,6 @@ _MOST_WEIGHT = 1000
 MOST_STEP = 100_000
 
 
-@constructor_with_fixes(**_ELSEWHERE)
 @dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.
@@ -223,6 +222,9 @@ class Limit:
                 )
             for value, weight in self.weights.items():
                 whole(f"{self._what}weights[{value!r}]", weight, most=_MOST_WEIGHT, fix="weights={'gold': 3}")
+
+
+Limit.__init__ = with_fixes(**_ELSEWHERE)(Limit.__init__)  # type: ignore[method-assign]
 
 
 def _one_part(option: str, given: object) -> str:

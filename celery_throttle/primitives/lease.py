@@ -14,10 +14,12 @@ from datetime import datetime, timezone
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
 from celery_throttle.core import checks
-from celery_throttle.errors import ConfigurationError, LeaseLost
+from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
 from celery_throttle.primitives.checks import LEAST, shown
-from celery_throttle.primitives.driving import run, settled
+from celery_throttle.primitives.driving import ask, run, settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -61,6 +63,9 @@ class Lease(ABC):
         on_lost: called once, with this object, when the lease is found to be lost.
     """
 
+    renew: Callable[..., Any]
+    release: Callable[[], Any]
+
     def __init__(
         self,
         identity: str | bytes,
@@ -94,18 +99,6 @@ class Lease(ABC):
         if self._gone or self._released is not None:
             return 0.0
         return max(0.0, self._deadline - time.monotonic())
-
-    @abstractmethod
-    def renew(self, lease: float | None = None) -> Any:
-        """Set the rest of the lease to ``lease`` seconds."""
-
-    @abstractmethod
-    def release(self) -> Any:
-        """Release the lock or permit."""
-
-    @abstractmethod
-    def keep(self) -> None:
-        """Renew at each third of the lease, until it is released or lost, or has no references left."""
 
     @abstractmethod
     async def _extend(self, seconds: float) -> object:
@@ -265,7 +258,7 @@ class RenewableLease(Lease):
         return run(self._release())
 
     def keep(self) -> None:
-        """Renew in a thread, see `Lease.keep`."""
+        """Renew in a thread, at each third of the lease, until it is released or lost, or has no references left."""
         stop = self._stop
         held = weakref.ref(self, lambda _: stop.put(None))
         threading.Thread(
@@ -295,8 +288,49 @@ class AsyncRenewableLease(Lease):
         return self._released if self._released is not None else await asyncio.shield(in_background(self._release()))
 
     def keep(self) -> None:
-        """Renew in a task, see `Lease.keep`."""
+        """Renew in a task, as `RenewableLease.keep`."""
         in_background(_keep_in_loop(weakref.ref(self), self._next_renewal()))
+
+
+class OnOneServer(Lease):
+    """A lease on one server, which its grant names.
+
+    Args:
+        client: a client for threads or for asyncio.
+        calls: builds the calls that renew and release the grant.
+        grant: the grant.
+        options: as of `Lease`.
+    """
+
+    def __init__(
+        self, client: Any, calls: Any, grant: Any, *, identity: str | bytes, owner: str, **options: Any
+    ) -> None:
+        super().__init__(identity, owner, **options)
+        self._client, self._calls, self._grant = client, calls, grant
+
+    async def _extend(self, seconds: float) -> object:
+        return await ask(self._client, self._calls.renew(self._grant, seconds))
+
+    async def _give_back(self) -> object:
+        return await ask(self._client, self._calls.release(self._grant))
+
+
+async def undo(client: Any, calls: Any, grant: Any, what: str) -> None:
+    """Release what a call may have got that was cancelled or interrupted; ``what`` is for the log."""
+    try:
+        await ask(client, calls.release(grant))
+    except RedisError as error:
+        logger.warning("celery_throttle: cannot %s: %s", what, error)
+
+
+@asynccontextmanager
+async def held_block(acquired: Any, refusal: str) -> AsyncIterator[Any]:
+    """Hold a lease for a block, given what ``acquire`` returns; raise `NotAcquired` if that is None."""
+    held = await settled(acquired)
+    if held is None:
+        raise NotAcquired(refusal)
+    async with held.block():
+        yield held
 
 
 def _keep(held: weakref.ref[Lease], stop: SimpleQueue[None], pause: float | None) -> None:

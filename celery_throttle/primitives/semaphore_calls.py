@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as duration
-from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.checks import LEAST, program_name, shown, space
+from celery_throttle.primitives.checks import LEAST, program_name, space
 from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
@@ -33,7 +32,6 @@ __all__ = [
     "answer",
     "hint_in",
     "hinted",
-    "not_acquired",
     "state",
 ]
 
@@ -206,11 +204,6 @@ def state(raw: Any) -> SemaphoreState:
     limit, waiting, *listed = raw
     rows = zip(listed[::4], listed[1::4], listed[2::4], listed[3::4], strict=True)
     return SemaphoreState(limit, waiting, tuple(_info(*row) for row in rows))
-
-
-def not_acquired(name: str, timeout: float | None) -> NotAcquired:
-    """Return the error of a block that got no permit."""
-    return NotAcquired(f"No permit of {shown(name)} was free for {timeout} seconds")
 
 
 def _info(permit: str | bytes, left_ms: int, ticket: int, since_us: int) -> PermitInfo:
