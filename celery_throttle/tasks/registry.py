@@ -9,17 +9,17 @@ from weakref import WeakKeyDictionary, ref
 from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
+from celery_throttle.tasks.origin import are_several, is_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 
 __all__ = [
     "call_of",
-    "declare_dedup",
-    "declare_policy",
+    "declare",
     "dedup_of",
     "dedups_of",
     "group_of",
@@ -38,15 +38,14 @@ _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
 _read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]]] = WeakKeyDictionary()
 
 
-def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[[], bool], alone: bool) -> None:
-    """Store the limits of a task in place of the earlier ones.
+def declare(app: Any, name: str, policy: Policy | None, dedup: Dedup | None) -> None:
+    """Store the limits and the run-once options of a task in place of the earlier ones.
 
     Args:
         app: the app that the task is bound to.
         name: the name of the task.
         policy: its limits and their options; None if the task has no limits.
-        own: returns whether the app itself declared the task; called when the task is bound for the first time.
-        alone: whether the app is the only one of the process.
+        dedup: its run-once options; None if the task may run any number of times.
 
     Raises:
         ConfigurationError: another task declares one of the limits otherwise.
@@ -58,14 +57,11 @@ def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[
     if before is not None:
         limits.remove(name, before)
     if policy is not None:
-        policy = replace(policy, own=before.own if before is not None else own())
-        limits.check(name, policy, alone=alone, app=None if alone else app.main)
+        policy = replace(policy, own=before.own if before is not None else is_own(app, name))
+        several = are_several()
+        limits.check(name, policy, alone=not several, app=app.main if several else None)
         limits.add(name, policy)
         policies[name] = policy
-
-
-def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:
-    """Store the run-once options of a task, None if the task may run any number of times."""
     _dedups.setdefault(app, {})[name] = dedup
 
 
