@@ -12,25 +12,36 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["check_function", "shown", "taken", "takes"]
+__all__ = ["check_part", "shown", "takes"]
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def check_function(task_name: str, option: str, function: object, task: inspect.Signature | None) -> None:
-    """Refuse a function that no call of the task fits, with positional or with keyword arguments.
+def check_part(task_name: str, option: str, part: object, task: inspect.Signature | None) -> None:
+    """Refuse a part of the arguments that a task has not: a path, or a function that no call of the task fits.
 
     Args:
         task_name: name of the task, for the message.
-        option: the option that has the function as its value.
-        function: the value of the option; a value that is no function is not checked here.
+        option: the option that has the part as its value.
+        part: the value of the option; a value that is neither text nor a function is not checked here.
         task: the parameters of the task, without its ``self``; None if they are unknown.
 
     Raises:
-        ConfigurationError: the function does not fit; the message has the parameters of both.
+        ConfigurationError: the part does not fit; the message has the parameters of the task.
     """
-    if not callable(function):
-        return
+    if callable(part):
+        _check_function(task_name, option, part, task)
+    elif isinstance(part, str) and task is not None:
+        parameters = task.parameters
+        any_name = any(each.kind == each.VAR_KEYWORD for each in parameters.values())
+        if not any_name and part.partition(".")[0] not in parameters:
+            raise ConfigurationError(
+                f"Task {task_name}: {option} names {part!r}, but the task {_taken(part, parameters)}"
+            )
+
+
+def _check_function(task_name: str, option: str, function: Callable[..., Any], task: inspect.Signature | None) -> None:
+    """Refuse a function that no call of the task fits, with positional or with keyword arguments."""
     parameters = list(task.parameters.values()) if task is not None else []
     if kind := _no_value_of(function):
         raise ConfigurationError(
@@ -53,7 +64,7 @@ def check_function(task_name: str, option: str, function: object, task: inspect.
         )
 
 
-def taken(path: str, parameters: Iterable[str]) -> str:
+def _taken(path: str, parameters: Iterable[str]) -> str:
     """Return the parameters of a task, and the one that is probably meant: ``takes order_id: did you mean ...?``."""
     names = sorted(parameters)
     if not names:

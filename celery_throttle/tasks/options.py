@@ -6,7 +6,7 @@ import inspect
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.asking import check_function
+from celery_throttle.core.asking import check_part
 from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
 
@@ -39,11 +39,10 @@ def read_options(task_name: str, cls: type[Any], options: Mapping[str, Any]) -> 
         ConfigurationError: an option cannot work.
     """
     signature = _signature(cls)
-    parameters = _names(signature)
-    policy = task_policy(task_name, {option: options[option] for option in LIMIT_OPTIONS}, parameters)
-    dedup = task_dedup(task_name, cls.singleton, {option: options[option] for option in DEDUP_OPTIONS}, parameters)
-    for option, function in _parts(policy, dedup):
-        check_function(task_name, option, function, signature)
+    policy = task_policy(task_name, {option: options[option] for option in LIMIT_OPTIONS})
+    dedup = task_dedup(task_name, cls.singleton, {option: options[option] for option in DEDUP_OPTIONS})
+    for option, part in _parts(policy, dedup):
+        check_part(task_name, option, part, signature)
     return policy, dedup
 
 
@@ -59,20 +58,16 @@ def _signature(cls: type[Any]) -> inspect.Signature | None:
     return signature.replace(parameters=kept, return_annotation=inspect.Signature.empty)
 
 
-def _names(signature: inspect.Signature | None) -> set[str] | None:
-    """Return the names of a task's parameters, None if the task takes any name."""
-    if signature is None or any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values()):
-        return None
-    return set(signature.parameters)
-
-
 def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, object]]:
     """Yield the options that pick a part of the arguments, each with its value."""
-    for limit in policy.limits if policy is not None else ():
-        yield "key", limit.key
-        yield "fair_by", limit.fair_by
-    yield "cost", policy.cost if policy is not None else None
-    yield "unique_on", dedup.unique_on if dedup is not None else None
+    if policy is not None:
+        yield "cost", policy.cost
+        for limit in policy.limits:
+            yield "key", limit.key
+            yield "fair_by", limit.fair_by
+    if dedup is not None:
+        paths = dedup.unique_on
+        yield from (("unique_on", each) for each in (paths if isinstance(paths, tuple) else (paths,)))
 
 
 def check_attributes(task_name: str, cls: type[Any], common: type[Any]) -> None:
