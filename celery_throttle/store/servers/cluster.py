@@ -40,7 +40,7 @@ class Cluster:
         self._key = keys.wake  # a channel, and never a key: a slot on its way to another node never has it (ASK)
 
     def __call__(self, connection: Any) -> None:
-        """See `Seek`."""
+        """Connect a connection."""
         try:
             self._nodes.try_each(lambda host, port: self._follow(connection, host, port))
         except RedisConnectionError as error:

@@ -36,7 +36,7 @@ class Sentinels:
         self._sentinels, self._name, self._make = Addresses(addresses), master_name, make
 
     def __call__(self, connection: Any) -> None:
-        """See `Seek`."""
+        """Connect a connection."""
         try:
             self._sentinels.try_each(lambda host, port: self._follow(connection, host, port))
         except RedisConnectionError as error:
