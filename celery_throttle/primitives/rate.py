@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.core.checks import TEN_YEARS, seconds, text, whole
-from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.rates import Rate, read_bursts, read_rates
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as shown
 from celery_throttle.core.wrong_calls import with_fixes
@@ -21,6 +20,9 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import Client, ask, blocking
 from celery_throttle.store.scripts import Call, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "Reservation"]
 
@@ -100,17 +102,6 @@ def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
     return (burst * rate.period - ahead * rate.count - parts) // rate.period
 
 
-def _bursts(burst: int | Sequence[int], rates: Sequence[Rate]) -> tuple[int, ...]:
-    bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
-    if len(bursts) != len(rates):
-        raise ConfigurationError(
-            f"burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or one for each"
-        )
-    for rate, several in zip(rates, bursts, strict=True):
-        _spacing("burst", rate, whole("burst", several, 1, _MOST))
-    return bursts
-
-
 def _spacing(what: str, rate: Rate, amount: int) -> tuple[int, int]:
     us, parts = rate.spacing(amount)
     if us >= _HORIZON:
@@ -150,7 +141,9 @@ class _Limiter(Generic[Client]):
         prefix: str = "throttle",
     ) -> None:
         self._rates = read_rates(rates)
-        self._bursts = _bursts(burst, self._rates)
+        self._bursts = read_bursts("", burst, self._rates, _MOST)
+        for rate, several in zip(self._rates, self._bursts, strict=True):
+            _spacing("burst", rate, several)
         self._key = named_key(prefix, "rate", name)
         self._client: Any = checked_client(client, awaits=self._awaits)
         units = [rate.unit for rate in self._rates]
