@@ -65,7 +65,7 @@ class StoreClient:
         Raises:
             StoreUnavailable: the store did not answer, or refused the call.
         """
-        begun = self.breaker.begin()
+        begun = time.monotonic()
         try:
             reply = self._caller.call(call)
         except ResponseError as error:
