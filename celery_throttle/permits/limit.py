@@ -27,7 +27,6 @@ from celery_throttle.tasks.one_line import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.permits.outside import Outside
@@ -73,9 +72,7 @@ class AsyncAcquire:
         self._permit = await self._acquire()
         return self._permit
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._permit is not None:
             await self._permit.leave(error)
 

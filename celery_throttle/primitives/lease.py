@@ -23,7 +23,6 @@ from celery_throttle.primitives.driving import ask, run, settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -230,9 +229,7 @@ class RenewableLease(Lease):
         self._enter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         run(self._leave(error, self.release))
 
     def renew(self, lease: float | None = None) -> bool:
@@ -273,9 +270,7 @@ class AsyncRenewableLease(Lease):
         self._enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         await self._leave(error, self.release)
 
     async def renew(self, lease: float | None = None) -> bool:

@@ -29,7 +29,6 @@ from celery_throttle.primitives.semaphore_calls import (
     Granted,
     PermitInfo,
     SemaphoreCalls,
-    SemaphoreState,
     answer,
     hinted,
     state,
@@ -86,7 +85,7 @@ class _Semaphore(Generic[Client]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(self._calls.name)}>"
 
-    async def _look(self, listed: int = 0) -> SemaphoreState:
+    async def _look(self, listed: int = 0) -> tuple[int, int, tuple[PermitInfo, ...]]:
         return state(await ask(self._client, self._calls.look(listed)))
 
     async def _ask(self, turn: Turn, stay: float = 0, channel: str = "") -> tuple[Granted | Waits | None, float]:
@@ -177,7 +176,8 @@ class AsyncFairSemaphore(_Semaphore[AsyncRedis]):
 
     async def limit(self) -> int:
         """As `FairSemaphore.limit`."""
-        return (await self._look()).limit
+        limit, _, _ = await self._look()
+        return limit
 
     async def set_limit(self, limit: int | None) -> None:
         """As `FairSemaphore.set_limit`."""
@@ -187,11 +187,13 @@ class AsyncFairSemaphore(_Semaphore[AsyncRedis]):
 
     async def holders(self) -> tuple[PermitInfo, ...]:
         """As `FairSemaphore.holders`."""
-        return (await self._look(LISTED)).holders
+        _, _, holders = await self._look(LISTED)
+        return holders
 
     async def waiting(self) -> int:
         """As `FairSemaphore.waiting`."""
-        return (await self._look()).waiting
+        _, waiting, _ = await self._look()
+        return waiting
 
 
 class FairSemaphore(_Semaphore[Redis]):

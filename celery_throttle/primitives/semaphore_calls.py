@@ -26,7 +26,6 @@ __all__ = [
     "Granted",
     "PermitInfo",
     "SemaphoreCalls",
-    "SemaphoreState",
     "Turn",
     "Waits",
     "answer",
@@ -71,22 +70,12 @@ class PermitInfo:
 
 
 @dataclass(frozen=True)
-class SemaphoreState:
-    """The state of a semaphore: the number of permits, the number of waiting calls, and the holders."""
-
-    limit: int
-    waiting: int
-    holders: tuple[PermitInfo, ...]
-
-
-@dataclass(frozen=True)
 class Turn:
     """One request for a permit; sent twice, it gets one permit. ``permit`` is its id: a nonce and the holder's name."""
 
     permit: str
     holder: str
     lease: float
-    lease_ms: int
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,7 @@ class SemaphoreCalls:
         """Return a new request for a permit."""
         lease = self.lease if lease is None else seconds("lease", lease, LEAST)
         holder = program_name() if holder is None else text("holder", holder, usual="web-1")
-        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease, round(lease * 1000))
+        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease)
 
     def acquire(self, turn: Turn, stay: float = 0, channel: str = "") -> Call:
         """Return the call that asks for a permit, or asks again; with ``stay`` 0 it does not wait, or leaves the line.
@@ -143,7 +132,7 @@ class SemaphoreCalls:
             stay: seconds that the request stays in line without another call.
             channel: the channel for the hint that the permit is granted.
         """
-        return self._call("acquire", turn.permit, turn.lease_ms, round(stay * 1000), channel)
+        return self._call("acquire", turn.permit, round(turn.lease * 1000), round(stay * 1000), channel)
 
     def renew(self, turn: Turn, lease: float) -> Call:
         """Return the call that sets the rest of the lease to ``lease`` seconds."""
@@ -199,11 +188,11 @@ def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Grant
     return Granted(int(ticket), deadline) if deadline - time.monotonic() >= turn.lease * _FRESH else None
 
 
-def state(raw: Any) -> SemaphoreState:
-    """Parse the reply of semaphore/look.lua."""
+def state(raw: Any) -> tuple[int, int, tuple[PermitInfo, ...]]:
+    """Parse the reply of semaphore/look.lua: the number of permits, the number of waiting calls, and the holders."""
     limit, waiting, *listed = raw
     rows = zip(listed[::4], listed[1::4], listed[2::4], listed[3::4], strict=True)
-    return SemaphoreState(limit, waiting, tuple(_info(*row) for row in rows))
+    return limit, waiting, tuple(_info(*row) for row in rows)
 
 
 def _info(permit: str | bytes, left_ms: int, ticket: int, since_us: int) -> PermitInfo:
