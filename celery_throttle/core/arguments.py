@@ -19,12 +19,9 @@ _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Binder:
-    """Binds calls to the signature of one function.
+    """Binds calls to the signature of one function, which is not called.
 
     `inspect.Signature.bind` is exact, and slow. So a call of a function with ordinary parameters takes a faster way.
-
-    Args:
-        function: the function whose signature counts; it is not called.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -59,14 +56,7 @@ class Binder:
 
 
 class TaskCall:
-    """One call of a task.
-
-    Args:
-        task_name: name of the task, for the messages.
-        function: the body of the task, without ``self``; its parameters count.
-        args: positional arguments as given.
-        kwargs: keyword arguments as given.
-    """
+    """One call of a task: the arguments as given, and the task's body without ``self``, whose parameters count."""
 
     def __init__(self, task_name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.task_name, self.args, self.kwargs = task_name, tuple(args or ()), dict(kwargs or {})

@@ -159,12 +159,7 @@ class Dedup:
 
 
 def task_dedup(task_name: str, singleton: object, options: Mapping[str, object]) -> Dedup | None:
-    """Return the checked options of a singleton, None if the task is no singleton.
-
-    Args:
-        task_name: for the messages.
-        singleton: the value of the option as given.
-        options: the other given options by name.
+    """Return the checked options of a singleton, given by name (`DEDUP_OPTIONS`); None if the task is no singleton.
 
     Raises:
         ConfigurationError: an option cannot work, alone or beside the others.

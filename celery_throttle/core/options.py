@@ -29,11 +29,9 @@ _FORMER = {"until": "lock_until"}
 
 
 def task_policy(task_name: str, options: Mapping[str, Any]) -> Policy | None:
-    """Return the policy of a task from ``limit=`` and the options beside it, None if the task has no limit.
+    """Return the policy of a task from its options by name (`LIMIT_OPTIONS`), None if the task has no limit.
 
-    Args:
-        task_name: the name of the task, of its own limit, and for the messages.
-        options: the given options by name (`LIMIT_OPTIONS`).
+    A limit of the task's own has the name of the task.
 
     Raises:
         ConfigurationError: an option cannot work, alone or beside the others.

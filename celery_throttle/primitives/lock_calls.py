@@ -64,11 +64,7 @@ class Attempt:
 
 
 class LockCalls:
-    """Builds the calls for the locks of one prefix.
-
-    Args:
-        prefix: the beginning of all keys.
-        lease: default lease in seconds.
+    """Builds the calls for the locks of one prefix; ``lease``: the default, in seconds.
 
     Raises:
         ConfigurationError: an argument cannot work; all methods raise it, too.

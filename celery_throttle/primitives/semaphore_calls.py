@@ -95,13 +95,7 @@ class Waits:
 
 
 class SemaphoreCalls:
-    """Builds the calls of one semaphore.
-
-    Args:
-        prefix: the beginning of all keys.
-        name: the name of the semaphore.
-        limit: number of permits, if none is set in the store.
-        lease: default lease in seconds.
+    """Builds the calls of one semaphore; ``limit``: if none is set in the store; ``lease``: the default, in seconds.
 
     Raises:
         ConfigurationError: an argument cannot work; all methods raise it, too.

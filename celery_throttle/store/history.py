@@ -163,13 +163,7 @@ class History:
 
 
 def within(share: float, at_once: int, waited: Iterable[int]) -> float | None:
-    """Return the wait in seconds within which this share of the runs started, as `Period.wait`.
-
-    Args:
-        share: the share of the runs, 0 to 1.
-        at_once: as in `Period`.
-        waited: as in `Period`.
-    """
+    """Return the wait in seconds within which this share (0 to 1) of the runs started, as `Period.wait`."""
     counts = (at_once, *waited)
     started, reached = sum(counts), 0
     if not started:

@@ -107,12 +107,7 @@ def refusals_of(task_id: str, view: TaskView) -> Iterator[Refusal]:
 
 
 def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:
-    """Yield the states that keys of a limit have by themselves, each with the number of these keys.
-
-    Args:
-        keys: the keys that were read.
-        cut: whether more keys are in use.
-    """
+    """Yield the states that keys of a limit have by themselves, with the number of keys; ``cut``: more are in use."""
     counts = Counter(kind for key in keys for kind in {*_kinds_of_key(key)})
     least = "at least " if cut else ""
     for kind, words in _OF_KEYS.items():

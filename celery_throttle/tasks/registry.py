@@ -39,13 +39,7 @@ _read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]
 
 
 def declare(app: Any, name: str, policy: Policy | None, dedup: Dedup | None) -> None:
-    """Store the limits and the run-once options of a task in place of the earlier ones.
-
-    Args:
-        app: the app that the task is bound to.
-        name: the name of the task.
-        policy: its limits and their options; None if the task has no limits.
-        dedup: its run-once options; None if the task may run any number of times.
+    """Store the limits of a task, and its run-once options, in place of the earlier ones; None: it has none.
 
     Raises:
         ConfigurationError: another task declares one of the limits otherwise.
