@@ -28,7 +28,6 @@ from celery_throttle.tasks.registry import (
     is_bound,
     is_read,
     policies_of,
-    remember_read,
 )
 
 if TYPE_CHECKING:
@@ -154,10 +153,9 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
                 continue
             check_attributes(name, cls, Throttled)
             policy, dedup = read_options(name, cls, options)
-            declare(app, name, policy, dedup)
+            declare(app, name, cls, options, policy, dedup)
             if policy is not None or dedup is not None:
                 install(app)
-            remember_read(app, name, cls, options)
 
     def apply_async(
         self,

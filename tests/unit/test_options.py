@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.core.asking import check_part
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.options import check_option_names, task_policy
 from celery_throttle.core.policy import Policy
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.tasks.options import check_part
 
 
 def terms(**options: Any) -> Policy:
