@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Keys"]
-
 #: The version of the layout of keys and records. It is a part of each key, so two versions never share data.
 LAYOUT = 2
 

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = [
-    "RECEIPT_MS",
-    "RENEWALS",
-    "AsyncRenewableLease",
-    "Lease",
-    "RenewableLease",
-    "afterwards",
-    "in_background",
-    "logger",
-    "next_look",
-    "store_time",
-]
-
 logger = logging.getLogger(__name__)
 
 #: Milliseconds in which a repeated release gets the same answer, because redis-py's own retries take up to a minute.

@@ -17,8 +17,6 @@ from celery_throttle.primitives.semaphore_calls import AGAIN, IDLE, hint_in
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["Mailbox", "Mailboxes"]
-
 
 class Mailbox:
     """One channel, subscribed at the first wait, on a client of either kind.

@@ -24,8 +24,6 @@ from celery_throttle.store.scripts import Call, Script
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "Reservation"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
 #: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.

@@ -18,22 +18,6 @@ from celery_throttle.store.scripts import Call, Script
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = [
-    "AGAIN",
-    "IDLE",
-    "LISTED",
-    "STAY",
-    "Granted",
-    "PermitInfo",
-    "SemaphoreCalls",
-    "Turn",
-    "Waits",
-    "answer",
-    "hint_in",
-    "hinted",
-    "state",
-]
-
 #: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0
 #: Most mailboxes that are kept while they are not used; each is a connection.

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from celery_throttle.store.parcel import head_of
 
-__all__ = ["Head", "read_head", "task_name_in"]
-
 #: The most characters of arguments. Celery's own texts have up to 1024, those of other senders any number.
 _LONGEST = 1000
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from celery_throttle.core.rates import Rate
     from celery_throttle.store.identity_locks import Locked
 
-__all__ = ["Throttled"]
-
 logger = logging.getLogger(__name__)
 
 

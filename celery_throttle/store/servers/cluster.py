@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.core.store_url import Address
 
-__all__ = ["Cluster"]
-
 _HOPS = 4
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.store_url import Address
 
-__all__ = ["Sentinels"]
-
 
 class Sentinels:
     """Connects to the first server that a sentinel names, and that itself says that it is a primary.
