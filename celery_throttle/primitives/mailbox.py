@@ -6,16 +6,14 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from celery_throttle.primitives.driving import settled
 from celery_throttle.primitives.semaphore_calls import AGAIN, IDLE, hint_in
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 
 class Mailbox:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -20,9 +21,6 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import Client, ask, blocking
 from celery_throttle.store.scripts import Call, Script
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000

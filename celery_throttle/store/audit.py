@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, counted, end_of, one_line
@@ -16,10 +18,6 @@ from celery_throttle.store.limit_status import (
     read_runtime_override,
 )
 from celery_throttle.store.reading import readable, when
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from celery_throttle.core.json_text import quote, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from celery_throttle.core.facts import Facts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from redis import ConnectionPool, Redis
@@ -17,8 +18,6 @@ from celery_throttle.store.servers.primary import SeekingConnection, SeekingSSLC
 from celery_throttle.store.servers.sentinel import Sentinels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery_throttle.core.keys import Keys
 
 #: Seconds without an answer after which a server counts as unreachable.

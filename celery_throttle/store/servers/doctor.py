@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import (
@@ -16,8 +17,6 @@ from redis.exceptions import (
 from celery_throttle.store.servers.encryption import mixed_up, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from redis import Redis
 
 _OLDEST = (6, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -10,8 +11,6 @@ from redis.exceptions import NoPermissionError
 from celery_throttle.store.servers.primary import Addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from celery_throttle.core.store_url import Address
 
 
