@@ -196,11 +196,8 @@ def _instead_of(singleton: object) -> str:
     """Return the fix for a value of ``singleton`` that is not a bool."""
     if isinstance(singleton, str) and singleton.isidentifier() and singleton.lower() not in ("yes", "true"):
         return f"singleton=True, unique_on={[singleton]!r}"
-    return f"singleton=True, unique_on={singleton!r}" if _is_names(singleton) else "singleton=True"
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
+    names = isinstance(singleton, list) and singleton and all(isinstance(each, str) and each for each in singleton)
+    return f"singleton=True, unique_on={singleton!r}" if names else "singleton=True"
 
 
 def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., object] | None:

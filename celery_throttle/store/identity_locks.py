@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery_throttle.core.wording import at, one_line, seconds
-from celery_throttle.store.heads import task_name_in
+from celery_throttle.store.parcel import task_name_in
 from celery_throttle.store.reading import readable, text, when
 
 #: Answers of claim.lua.

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.queues import BrokerQueue
-from celery_throttle.store.heads import read_head
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.limit_status import LimitStatus, statuses_from
 from celery_throttle.store.needs import Need, needs_from
+from celery_throttle.store.parcel import read_head
 from celery_throttle.store.reading import NO_NAMES, name_of, text, when
 
 if TYPE_CHECKING:

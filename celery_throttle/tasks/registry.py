@@ -52,7 +52,7 @@ def declare(
         limits.remove(name, before)
     if policy is not None:
         policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
-        several = _are_several()
+        several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
         limits.check(name, policy, alone=not several, app=app.main if several else None)
         limits.add(name, policy)
         policies[name] = policy
@@ -111,11 +111,6 @@ def _is_own(app: Any, name: str) -> bool:
     call stack shows it. The app's own shared tasks are bound the same way, and are in its list of pending tasks then.
     """
     return not _is_shared(app) or name in _waiting_names(app)
-
-
-def _are_several() -> bool:
-    """Return whether there is more than one app in this process."""
-    return len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
 
 
 def _is_shared(app: Any) -> bool:

@@ -13,9 +13,8 @@ from redis.retry import Retry
 
 from celery_throttle.core.store_url import StoreUrl
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.servers.cluster import Cluster
+from celery_throttle.store.servers.finders import Cluster, Sentinels
 from celery_throttle.store.servers.primary import SeekingConnection, SeekingSSLConnection
-from celery_throttle.store.servers.sentinel import Sentinels
 
 if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
