@@ -274,14 +274,7 @@ class AsyncRenewableLease(Lease):
 
 
 class OnOneServer(Lease):
-    """A lease on one server, which its grant names.
-
-    Args:
-        client: a client for threads or for asyncio.
-        calls: builds the calls that renew and release the grant.
-        grant: the grant.
-        options: as of `Lease`.
-    """
+    """A lease on one server; ``calls`` builds the calls that renew and release its grant, for clients of both kinds."""
 
     def __init__(
         self, client: Any, calls: Any, grant: Any, *, identity: str | bytes, owner: str, **options: Any

@@ -17,12 +17,7 @@ from celery_throttle.primitives.semaphore_calls import AGAIN, IDLE, hint_in
 
 
 class Mailbox:
-    """One channel, subscribed at the first wait, on a client of either kind.
-
-    Attributes:
-        channel: its name.
-        place: the process, or the event loop, that has the connection.
-    """
+    """One channel, subscribed at the first wait; ``place``: the process or the event loop that has the connection."""
 
     def __init__(self, client: Any, channel: str, place: object, *, awaits: bool) -> None:
         self.channel, self.place, self._awaits = channel, place, awaits

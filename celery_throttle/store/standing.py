@@ -29,13 +29,7 @@ _OF_KEYS = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why a limit does not let a task start.
-
-    Attributes:
-        kind: the kind of the reason.
-        status: the status of the limit.
-        cost: the permits that the task needs.
-    """
+    """The reason why a limit with this status does not let a task start that needs ``cost`` permits."""
 
     kind: Kind
     status: LimitStatus

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 class Ahead:
     """The tasks of one queue that are before a task in its line.
 
-    Attributes:
-        queue: the name of their queue.
-        count: the number of tasks.
-        passed_over: whether that queue was offered a start that no worker took in time.
+    ``passed_over``: that queue was offered a start, which no worker took in time.
     """
 
     queue: str
