@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ RENEWALS = 3
 _LOOK_AGAIN = 2.0
 #: Strong references, because the loop only has weak ones to its tasks.
 _background: set[asyncio.Task[Any]] = set()
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Lease(ABC):
@@ -356,4 +357,4 @@ def next_look(lease_left: float) -> float:
 
 def store_time(microseconds: int) -> datetime:
     """Return a time of the store's clock as a datetime."""
-    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
+    return _EPOCH + timedelta(microseconds=microseconds)

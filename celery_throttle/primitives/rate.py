@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any, ClassVar, Generic
 
 from redis import Redis
@@ -20,9 +20,9 @@ from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import Client, ask, blocking
+from celery_throttle.primitives.lease import store_time
 from celery_throttle.store.scripts import Call, Script
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
 #: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
 _HORIZON = int(TEN_YEARS) * _SECOND
@@ -117,7 +117,7 @@ def _name(call_id: str | None) -> str:
 
 def _slot(raw: Any) -> tuple[bool, datetime, float]:
     booked, now, start, *_ = raw
-    return bool(booked), _EPOCH + timedelta(microseconds=start), max(start - now, 0) / _SECOND
+    return bool(booked), store_time(start), max(start - now, 0) / _SECOND
 
 
 class _Limiter(Generic[Client]):

@@ -18,10 +18,6 @@ from celery_throttle.store.scripts import Call, Script
 
 #: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0
-#: Most mailboxes that are kept while they are not used; each is a connection.
-IDLE = 8
-#: Seconds between two attempts to subscribe.
-AGAIN = 0.2
 _MOST_PERMITS = 1_000_000
 #: Most holders in a list.
 LISTED = 10_000
@@ -140,14 +136,6 @@ def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
     if code > 0:
         return Granted(ticket, asked_at + turn.lease)
     return Waits(ticket, next_ms / 1000 if next_ms >= 0 else math.inf) if code == 0 else None
-
-
-def hint_in(message: dict[str, Any] | None) -> str | None:
-    """Return the text of a message of redis-py; '' if the message is about the subscription."""
-    if message is None:
-        return None
-    data = message["data"] if message["type"] == "message" else ""
-    return data.decode() if isinstance(data, bytes) else str(data)
 
 
 def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Granted | None:
