@@ -44,7 +44,10 @@ def task_policy(task_name: str, options: Mapping[str, Any]) -> Policy | None:
     _check_together(task_name, limits)
     # Those with a key first, so that a task waits in the line of its key, behind tasks of the same key only.
     limits = sorted(limits, key=lambda limit: limit.key is None)
-    return Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
+    deadline = given.get("start_deadline")
+    if deadline is not None:
+        deadline = seconds(f"Task {task_name}: start_deadline", deadline, 0.001)
+    return Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), deadline)
 
 
 def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
@@ -137,12 +140,6 @@ def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
                 f"raise the one or lower the other"
             )
     return cost
-
-
-def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
-    if "start_deadline" not in given:
-        return None
-    return seconds(f"Task {task_name}: start_deadline", given["start_deadline"], 0.001)
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Container[str]) -> None:

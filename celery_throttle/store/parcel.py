@@ -128,8 +128,7 @@ class Head(NamedTuple):
 def read_head(raw: bytes) -> Head:
     """Return the headers of a message that are readable."""
     headers = _headers(raw)
-    texts = (_text(headers.get(name)) for name in ("task", "argsrepr", "kwargsrepr"))
-    name, args, kwargs = texts
+    name, args, kwargs = (_text(headers.get(each)) for each in ("task", "argsrepr", "kwargsrepr"))
     return Head(name, _cut(args), _cut(kwargs), _moment(headers.get("eta")))
 
 

@@ -1,4 +1,4 @@
-"""Read the options of a task from its class, and refuse those that do nothing."""
+"""Read the options of a task from its class, and refuse those that do nothing, or do not fit its parameters."""
 
 from __future__ import annotations
 
