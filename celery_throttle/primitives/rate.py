@@ -56,6 +56,7 @@ class _Slot:
     start: datetime
     delay: float
     call_id: str = field(repr=False)
+    _limiter: Any = field(repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.booked
@@ -64,7 +65,6 @@ class _Slot:
         return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {shown(self.delay)}"
 
 
-@dataclass(frozen=True)
 class Reservation(_Slot):
     """The answer to a call that books a start; true if the start is booked.
 
@@ -75,22 +75,17 @@ class Reservation(_Slot):
         call_id: the id of the booking in the store.
     """
 
-    _limiter: RateLimiter = field(repr=False, compare=False)
-
     def cancel(self) -> bool:
         """Give the start back; return whether that was possible. Only the last booking can be given back."""
-        return self._limiter.cancel(self.call_id)
+        return bool(self._limiter.cancel(self.call_id))
 
 
-@dataclass(frozen=True)
 class AsyncReservation(_Slot):
     """As `Reservation`."""
 
-    _limiter: AsyncRateLimiter = field(repr=False, compare=False)
-
     async def cancel(self) -> bool:
         """As `Reservation.cancel`."""
-        return await self._limiter.cancel(self.call_id)
+        return bool(await self._limiter.cancel(self.call_id))
 
 
 def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
