@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kombu.utils.url import url_to_parts
 
 from celery_throttle.core.store_url import PERCENT_ENCODE, has_raw_password, shown
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _KINDS = {"rediss": "redis", "pyamqp": "amqp", "amqps": "amqp", "librabbitmq": "amqp"}
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "amqps": 5671, "amqp": 5672}

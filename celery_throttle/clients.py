@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,8 @@ from celery_throttle.store.history import by_limit
 from celery_throttle.store.portions import take_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.store.scripts import Call
 

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +30,8 @@ from typing import TYPE_CHECKING, Literal
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from typing_extensions import Self
 
 __all__ = ["EmbeddedServer", "bound_to_parent", "find_server", "server_url"]

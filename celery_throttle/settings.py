@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,9 @@ from celery_throttle.brokers import broker_of
 from celery_throttle.core.settings import Settings
 from celery_throttle.core.sites import read_tags
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 

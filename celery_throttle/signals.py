@@ -18,7 +18,6 @@ Warning:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.dispatch import Signal
@@ -26,6 +25,8 @@ from celery.utils.dispatch import Signal
 from celery_throttle.store.needs import needs_from
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from celery_throttle.store.limit_status import RateStatus
     from celery_throttle.store.needs import Need
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.web import asgi
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django.http import HttpRequest
 
 __all__ = ["CHANGE_LIMITS", "VIEW_ARGUMENTS", "throttle_page"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ except ImportError as error:
     raise ImportError(f"{error}: write pip install celery-fair-throttle[opentelemetry]") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from opentelemetry.metrics import CallbackOptions, Meter
 
     from celery_throttle.control.exposition import Metric

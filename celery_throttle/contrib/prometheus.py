@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.metrics import described, scraped
@@ -14,6 +13,8 @@ except ImportError as error:
     raise ImportError(f"{error}: write pip install celery-fair-throttle[metrics]") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from celery_throttle.control.exposition import Metric as Measured
 
 __all__ = ["collector"]

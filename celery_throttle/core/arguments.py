@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.identity import pick
 from celery_throttle.errors import ConfigurationError, WrongArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 #: The kinds of parameters that take any number of arguments.
 SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

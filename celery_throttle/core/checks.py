@@ -6,7 +6,6 @@ Each check returns the value, or raises a `ConfigurationError` that has the opti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from typing_extensions import TypeIs
 
 #: The highest number of permits, of parked tasks, of rounds.

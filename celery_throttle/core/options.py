@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.checks import MOST, closest, is_whole, seconds, whole
 from celery_throttle.core.dedup import DEDUP_OPTIONS
@@ -12,6 +11,9 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import MOST_COST, Policy
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 #: Options that make a limit of the task's own.
 _OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked", "per", "share")

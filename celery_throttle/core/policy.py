@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,9 @@ from celery_throttle.core.limits import MOST_STEP
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.sites import Sites

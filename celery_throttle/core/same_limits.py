@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.core.limits import Limit
     from celery_throttle.core.policy import Policy
 

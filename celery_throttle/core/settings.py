@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.core.checks import NOT_IN_KEYS, closest, flag, group_name, key_part, one_of, seconds, text, whole
 from celery_throttle.core.durability import Durability, ParkDurability
@@ -17,6 +16,9 @@ from celery_throttle.core.queues import code_of_broker
 from celery_throttle.core.sites import HOST, read_tags
 from celery_throttle.core.store_url import StoreUrl, can_be_store, shown
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 #: The value of a setting that is not set; None can be a set value.
 UNSET: Any = object()

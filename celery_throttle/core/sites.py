@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.buckets import OPEN
 from celery_throttle.core.checks import text
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 #: The kinds of sites that need no tag.
 HOST, WORKER = "host", "worker"

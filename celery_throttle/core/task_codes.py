@@ -6,13 +6,14 @@ of the name. A process that has the same tasks can look the name up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from celery_throttle.core.naming import is_outside
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.core.policy import Policy
 

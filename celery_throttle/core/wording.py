@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _EXACT = 10
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import _state
@@ -27,6 +26,8 @@ from celery_throttle.settings import checked_app, throttles
 from celery_throttle.tasks.one_line import in_one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.permits.outside import Outside
     from celery_throttle.permits.permit import Permit

@@ -14,12 +14,10 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from redis.exceptions import ResponseError
 
@@ -38,6 +36,10 @@ from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from weakref import WeakMethod
+
     from celery_throttle.store.exchange import Exchange
     from celery_throttle.store.exchange_reply import Reply
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +20,8 @@ from celery_throttle.primitives.driving import settled
 from celery_throttle.primitives.lease import RenewableLease
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
     from celery_throttle.core.policy import Needs

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import update_wrapper
 from inspect import isawaitable, signature
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from redis.exceptions import NoScriptError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
     from celery_throttle.store.scripts import Call
 
 P = ParamSpec("P")

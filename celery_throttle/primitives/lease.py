@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from queue import Empty, SimpleQueue
@@ -23,6 +22,8 @@ from celery_throttle.primitives.checks import LEAST, shown
 from celery_throttle.primitives.driving import ask, run, settled
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -29,6 +28,8 @@ from celery_throttle.primitives.lock_calls import LockCalls, LockInfo, answer, i
 from celery_throttle.primitives.mailbox import Mailbox
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from celery_throttle.primitives.lock_calls import Attempt
 
 

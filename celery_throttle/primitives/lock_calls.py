@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
@@ -15,6 +14,9 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import LEAST, named_key, program_name, shown
 from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 @dataclass(frozen=True)

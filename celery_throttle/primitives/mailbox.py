@@ -6,9 +6,8 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
@@ -18,6 +17,9 @@ from celery_throttle.primitives.driving import settled
 IDLE = 8
 #: Seconds between two attempts to subscribe.
 _AGAIN = 0.2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
 
 
 class Mailbox:

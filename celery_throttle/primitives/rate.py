@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -22,6 +20,10 @@ from celery_throttle.primitives.checks import checked_client, named_key
 from celery_throttle.primitives.driving import Client, ask, blocking
 from celery_throttle.primitives.lease import store_time
 from celery_throttle.store.scripts import Call, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
 
 _SECOND = 1_000_000
 #: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.

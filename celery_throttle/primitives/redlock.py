@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -22,6 +21,8 @@ from celery_throttle.primitives.lock_calls import LockCalls
 from celery_throttle.primitives.redlock_quorum import Quorum
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
     from celery_throttle.primitives.lock_calls import Attempt
 
 #: Seconds between two attempts; random, so that callers that split the votes do not split them again.

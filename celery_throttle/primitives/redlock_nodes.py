@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ from celery_throttle.primitives.driving import ask, run, settled
 from celery_throttle.primitives.lease import in_background
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from celery_throttle.store.scripts import Call
 
 #: Seconds between two attempts to send a release to a server out of reach.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -36,6 +35,8 @@ from celery_throttle.primitives.semaphore_calls import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from celery_throttle.primitives.semaphore_calls import Turn, Waits
 
 

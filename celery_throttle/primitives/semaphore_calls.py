@@ -6,8 +6,7 @@ import math
 import secrets
 import time
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
@@ -15,6 +14,9 @@ from celery_throttle.core.wording import seconds as duration
 from celery_throttle.primitives.checks import LEAST, program_name, space
 from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, counted, end_of, one_line
@@ -18,6 +16,10 @@ from celery_throttle.store.limit_status import (
     read_runtime_override,
 )
 from celery_throttle.store.reading import readable, when
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
 
 
 @dataclass(frozen=True)

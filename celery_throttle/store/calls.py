@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +12,8 @@ from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.scripts import Argument, Call, Script
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from celery_throttle.core.keys import Keys
     from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange

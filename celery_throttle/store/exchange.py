@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from celery_throttle.core.json_text import quote, write
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celery_throttle.core.facts import Facts
 
 

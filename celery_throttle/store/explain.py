@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
@@ -14,6 +12,9 @@ from celery_throttle.core.wording import at, listed, one_line, signature, times
 from celery_throttle.store.standing import refusals_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
     from celery_throttle.store.audit import Change
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.task_view import TaskView

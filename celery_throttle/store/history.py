@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,8 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.core.wording import at, span
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from celery_throttle.core.history import Ring
 
 _SLOT = struct.Struct(f">{SLOT}I")

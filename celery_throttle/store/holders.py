@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.queues import BrokerQueue
@@ -13,6 +12,8 @@ from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.reading import NO_NAMES, name_of, readable, text, when
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from celery_throttle.core.task_codes import TaskNames
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.wording import at, one_line, seconds
 from celery_throttle.store.parcel import task_name_in
 from celery_throttle.store.reading import readable, text, when
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Answers of claim.lua.
 TAKEN, CLAIMED, OURS, REPLACED, LOST = 0, 1, 2, 3, 4

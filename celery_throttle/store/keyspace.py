@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,8 @@ from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.core.keys import Keys
 
 #: Keys that the server scans in one call.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
@@ -15,6 +13,9 @@ from celery_throttle.core.wording import counted, end_of, listed, one_line, span
 from celery_throttle.store.reading import text, when
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
     from celery_throttle.store.history import LastHour
 
 

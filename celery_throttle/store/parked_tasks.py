@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.queues import BrokerQueue
@@ -14,6 +12,10 @@ from celery_throttle.core.wording import one_line, started_before
 from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.parcel import task_name_in
 from celery_throttle.store.reading import UNREADABLE, came, came_from_text, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
 
 #: The beginnings of the lines of tasks that wait for an identity lock.
 _LOCK_LINES = (b"follow:", b"next:")

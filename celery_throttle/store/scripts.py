@@ -7,7 +7,6 @@ without the script (after a restart, a failover, SCRIPT FLUSH) answers NOSCRIPT.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -18,6 +17,8 @@ from redis.exceptions import NoScriptError
 from celery_throttle.store.gate_script import gate_scripts, gate_text, inlined
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from redis import Redis
 
 Argument = str | bytes | int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +11,8 @@ from celery_throttle.core.wording import at, counted, listed, one_line, seconds
 from celery_throttle.store.limit_status import State, rates_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.queues import BrokerQueue
@@ -17,6 +15,9 @@ from celery_throttle.store.parcel import read_head
 from celery_throttle.store.reading import NO_NAMES, name_of, text, when
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
     from celery_throttle.core.task_codes import TaskNames
 
 

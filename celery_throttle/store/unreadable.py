@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, one_line
 from celery_throttle.store.reading import UNREADABLE, text, when
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: Keys of the store whose fields are neither limits nor keys of limits.
 _OF_TASKS = {"records", "messages", "locks", "workers"}

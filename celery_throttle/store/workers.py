@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.declaration import described
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.reading import UNREADABLE, text, when
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class Declared(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedup_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.core.settings import Settings
 
 #: Tokens of eager runs. Microseconds, as in the store, so these tokens are larger than those of an earlier process.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_opti
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 

@@ -6,7 +6,6 @@ These checks save work; the guarantee is the worker's gate, which checks again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,8 @@ from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan

@@ -6,10 +6,7 @@ Celery gives every app the shared tasks of all other apps of the process.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -20,6 +17,10 @@ from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+    from types import FrameType
+
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Task
 
@@ -13,6 +12,9 @@ from celery_throttle.core.options import TASK_OPTIONS
 from celery_throttle.settings import without_effect
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.tasks.throttled import Throttled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Words that other libraries use with other meanings: they count only beside an option that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
@@ -33,6 +31,9 @@ from celery_throttle.tasks.registry import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
     from typing_extensions import Self
 
     from celery_throttle.clients import StoreClient

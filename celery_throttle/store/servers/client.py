@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from redis import ConnectionPool, Redis
@@ -17,6 +16,8 @@ from celery_throttle.store.servers.finders import Cluster, Sentinels
 from celery_throttle.store.servers.primary import SeekingConnection, SeekingSSLConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.core.keys import Keys
 
 #: Seconds without an answer after which a server counts as unreachable.

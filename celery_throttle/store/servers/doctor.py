@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import (
@@ -17,6 +16,8 @@ from redis.exceptions import (
 from celery_throttle.store.servers.encryption import mixed_up, unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from redis import Redis
 
 _OLDEST = (6, 2)

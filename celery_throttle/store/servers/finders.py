@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,6 +10,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from celery_throttle.store.servers.primary import Addresses, moved_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from celery_throttle.core.keys import Keys
     from celery_throttle.core.store_url import Address
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +11,8 @@ from redis.exceptions import ClusterDownError, MovedError, ReadOnlyError, RedisE
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from celery_throttle.core.store_url import Address
 
 T = TypeVar("T")

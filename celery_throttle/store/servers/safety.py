@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -10,6 +9,8 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from celery_throttle.store.servers.doctor import info_of, setting_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from redis import Redis
 
     from celery_throttle.core.durability import Durability
