@@ -14,6 +14,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["broker_of"]
+
 _KINDS = {"rediss": "redis", "pyamqp": "amqp", "amqps": "amqp", "librabbitmq": "amqp"}
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "amqps": 5671, "amqp": 5672}
 _HOSTS = {"": "localhost", "127.0.0.1": "localhost", "::1": "localhost"}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.store.scripts import Call
 
+__all__ = ["StoreClient", "forget_clients", "not_asked", "signed", "store_client"]
+
 #: Most holders that one call clears.
 _REAPED = 8
 _LONGEST_TEXT = 500

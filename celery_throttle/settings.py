@@ -16,6 +16,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["checked_app", "forget_settings", "settings_of", "throttles", "without_effect"]
+
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 
 

@@ -12,6 +12,8 @@ from celery_throttle.errors import ConfigurationError, WrongArguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+__all__ = ["SEVERAL", "Binder", "TaskCall", "shown", "takes"]
+
 #: The kinds of parameters that take any number of arguments.
 SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+__all__ = ["OPEN", "Bucket", "Site"]
+
 _SPLIT = "\x1f"
 #: In the store the key of a site begins with this: of any site of a kind (``host``), or of one site (``host=a7``).
 OPEN = "\x1d"

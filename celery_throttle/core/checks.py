@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
+__all__ = [
+    "MOST",
+    "NOT_IN_KEYS",
+    "TEN_YEARS",
+    "closest",
+    "flag",
+    "group_name",
+    "is_whole",
+    "key_part",
+    "one_of",
+    "plain",
+    "seconds",
+    "text",
+    "whole",
+]
+
 #: The highest number of permits, of parked tasks, of rounds.
 MOST = 10**9 - 1
 #: In seconds.

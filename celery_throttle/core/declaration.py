@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from celery_throttle.core.json_text import write
 from celery_throttle.core.rates import Rate
 
+__all__ = ["Declaration", "described"]
+
 
 class Declaration(NamedTuple):
     """The numbers of a limit that all workers have to share.

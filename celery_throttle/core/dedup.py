@@ -16,6 +16,17 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from celery_throttle.core.arguments import TaskCall
 
+__all__ = [
+    "DEDUP_OPTIONS",
+    "PER_CALL",
+    "Dedup",
+    "LockPlan",
+    "LockUntil",
+    "OnConflict",
+    "fenced",
+    "task_dedup",
+]
+
 LockUntil = Literal["finished", "started", "expires"]
 OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+__all__ = ["Durability", "ParkDurability"]
+
 ParkDurability = Literal["memory", "disk", "replicas"]
 
 

@@ -8,6 +8,8 @@ from datetime import timedelta
 from celery_throttle.core.checks import TEN_YEARS
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["duration", "read_duration"]
+
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _PART = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))

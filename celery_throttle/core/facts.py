@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+__all__ = ["Facts", "Message", "Result"]
+
 
 class Message(str, Enum):
     """Where the message of an ended run is."""

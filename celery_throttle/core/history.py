@@ -11,6 +11,8 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import NamedTuple
 
+__all__ = ["MINUTES", "QUARTERS", "RINGS", "SLOT", "TOTALS", "WAITS", "Place", "Ring", "place_of"]
+
 #: Numbers in a slot; the first is the number of the period that the slot counts.
 SLOT = 32
 #: Upper bounds of the counters of waits, in seconds; the last counter includes all longer waits.

@@ -13,6 +13,8 @@ from uuid import UUID
 from celery_throttle.core.json_text import quote
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["IDENTITY_LENGTH", "canonical", "identity_of", "pick"]
+
 IDENTITY_LENGTH = 40
 
 _TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)

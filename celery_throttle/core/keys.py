@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+__all__ = ["LAYOUT", "Keys"]
+
 #: The version of the layout of keys and records. It is a part of each key, so two versions never share data.
 LAYOUT = 2
 

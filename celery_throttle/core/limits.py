@@ -16,6 +16,8 @@ from celery_throttle.core.sites import WORKER, check_kind
 from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["MOST_STEP", "Limit", "Part"]
+
 #: Selects a part of the arguments: a name or dotted path, or a function of all arguments.
 Part = str | Callable[..., Any]
 

@@ -6,6 +6,8 @@ import os
 import re
 import uuid
 
+__all__ = ["is_outside", "outside_queue", "worker_name"]
+
 _NODE_MOST = 48
 _OUTSIDE = "~"
 

@@ -15,6 +15,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
 
+__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "task_policy"]
+
 #: Options that make a limit of the task's own.
 _OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked", "per", "share")
 #: ``limit=`` and the options that belong to it.

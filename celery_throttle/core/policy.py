@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.sites import Sites
 
+__all__ = [
+    "MOST_COST",
+    "NOTHING",
+    "Needs",
+    "Policy",
+    "costs_of",
+    "key_text",
+    "limits_of",
+    "limits_text",
+    "needs_again",
+    "needs_text",
+]
+
 _LONGEST_KEY = 100
 MOST_COST = 100_000
 

@@ -10,6 +10,8 @@ import re
 from hashlib import blake2s
 from typing import NamedTuple
 
+__all__ = ["BrokerQueue", "code_of_broker"]
+
 _TEXT = re.compile(r"([0-9a-f]{8}):(.*)", re.DOTALL)
 
 

@@ -11,6 +11,8 @@ from celery_throttle.core.checks import whole
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["Rate", "Rates", "read_bursts", "read_rates"]
+
 Unit = Literal["s", "m", "h", "d"]
 
 _MOST = 10**12

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+__all__ = ["ReservedStart"]
+
 
 class ReservedStart(datetime):
     """The time (UTC) of a booked start. As the ``eta`` of a task with the same limit, the start is not counted again.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit
     from celery_throttle.core.policy import Policy
 
+__all__ = ["DeclaredLimits"]
+
 _Tasks = dict[str, "Limit"]
 
 

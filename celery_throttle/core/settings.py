@@ -20,6 +20,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+__all__ = ["UNSET", "Settings", "StoreErrorAction"]
+
 #: The value of a setting that is not set; None can be a set value.
 UNSET: Any = object()
 

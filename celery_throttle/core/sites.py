@@ -16,6 +16,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+__all__ = ["HOST", "WORKER", "Sites", "check_kind", "read_tags"]
+
 #: The kinds of sites that need no tag.
 HOST, WORKER = "host", "worker"
 _KIND = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,49}")

@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["PERCENT_ENCODE", "Address", "StoreUrl", "can_be_store", "has_raw_password", "shown"]
+
 Address = tuple[str, int]
 
 _SERVER = ("redis", "rediss", "unix", "redis+socket")

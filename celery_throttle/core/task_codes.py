@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.core.policy import Policy
 
+__all__ = ["TaskNames", "code_of", "limits_by_task"]
+
 
 def limits_by_task(policies: Mapping[str, Policy], singletons: Iterable[str]) -> dict[str, set[str]]:
     """Return the names of the limits of each task that has limits or runs once, by the task's name."""

@@ -7,6 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = [
+    "at",
+    "counted",
+    "end_of",
+    "listed",
+    "often",
+    "one_line",
+    "seconds",
+    "shortened",
+    "signature",
+    "span",
+    "started_before",
+    "times",
+]
+
 _EXACT = 10
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from celery_throttle.core.checks import closest
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["with_fixes"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Arguments that are never suggested for a positional value: ``by='task-id'`` would run, and do more than was meant.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.sites import Sites
 
+__all__ = ["Bell"]
+
 #: Seconds until the next SUBSCRIBE after the store refused one, because its user has no right to hints.
 _REFUSED = 10.0
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celery_throttle.clients import StoreClient
 
+__all__ = ["Declarations"]
+
 
 class Declarations:
     """Declares the limits of one group once, and again after the store was emptied.

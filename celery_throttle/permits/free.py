@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from celery_throttle.permits.line import Asking
 from celery_throttle.store.exchange import Arrival
 
+__all__ = ["Free"]
+
 
 class Free:
     """As `Outside`, but each permit is granted, and none is counted or lost.

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from celery_throttle.permits.outside import Outside
     from celery_throttle.permits.permit import Permit
 
+__all__ = ["AsyncAcquire", "Limit"]
+
 _with_fixes_of_acquire = with_fixes(
     blocking="write timeout=0 not to wait", max_wait="write timeout=30", lease="set throttle_lease"
 )

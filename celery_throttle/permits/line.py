@@ -14,6 +14,8 @@ from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 if TYPE_CHECKING:
     from celery_throttle.store.exchange import Arrival
 
+__all__ = ["NOT_USED", "USED", "Asking", "Batch", "fail", "settle"]
+
 #: How a permit was used that is given back.
 USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 NOT_USED = Facts(began=False, message=Message.NOBODY)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     Renewed = WeakMethod[Callable[[float | None], None]]
 
+__all__ = ["Outside"]
+
 logger = logging.getLogger(__name__)
 
 #: Seconds until the store is asked again after it did not answer.

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from celery_throttle.permits.line import Asking
     from celery_throttle.permits.outside import Outside
 
+__all__ = ["Permit", "acquire"]
+
 T = TypeVar("T")
 
 #: Seconds to wait for the store's answer, with the time to connect.

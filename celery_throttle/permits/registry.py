@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 from celery_throttle.permits.outside import Outside
 
+__all__ = ["forget_outside", "outside_of"]
+
 #: Seconds that a program waits at its end until the store has the permits back, and seconds between two looks.
 _AT_EXIT, _LOOK_EVERY = 3.0, 0.005
 

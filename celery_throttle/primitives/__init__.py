@@ -12,8 +12,7 @@ from celery_throttle.core.lazy import lazy
 if TYPE_CHECKING:
     from celery_throttle.core.rates import Rate
     from celery_throttle.primitives.counter import AsyncCounter, Counter
-    from celery_throttle.primitives.lock import AsyncHeldLock, AsyncIdentityLock, HeldLock, IdentityLock
-    from celery_throttle.primitives.lock_calls import LockInfo
+    from celery_throttle.primitives.lock import AsyncHeldLock, AsyncIdentityLock, HeldLock, IdentityLock, LockInfo
     from celery_throttle.primitives.rate import AsyncRateLimiter, AsyncReservation, Decision, RateLimiter, Reservation
     from celery_throttle.primitives.redlock import AsyncHeldRedlock, AsyncRedlock, HeldRedlock, Redlock
     from celery_throttle.primitives.semaphore import (
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
         AsyncHeldPermit,
         FairSemaphore,
         HeldPermit,
+        PermitInfo,
     )
-    from celery_throttle.primitives.semaphore_calls import PermitInfo
 
 __all__ = [
     "AsyncCounter",
@@ -56,12 +55,10 @@ __getattr__, __dir__ = lazy(
         name: module
         for module, names in {
             "counter": "AsyncCounter Counter",
-            "lock": "AsyncHeldLock AsyncIdentityLock HeldLock IdentityLock",
-            "lock_calls": "LockInfo",
+            "lock": "AsyncHeldLock AsyncIdentityLock HeldLock IdentityLock LockInfo",
             "rate": "AsyncRateLimiter AsyncReservation Decision Rate RateLimiter Reservation",
             "redlock": "AsyncHeldRedlock AsyncRedlock HeldRedlock Redlock",
-            "semaphore": "AsyncFairSemaphore AsyncHeldPermit FairSemaphore HeldPermit",
-            "semaphore_calls": "PermitInfo",
+            "semaphore": "AsyncFairSemaphore AsyncHeldPermit FairSemaphore HeldPermit PermitInfo",
         }.items()
         for name in names.split()
     },

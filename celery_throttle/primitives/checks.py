@@ -13,6 +13,8 @@ from celery_throttle.core.keys import LAYOUT
 from celery_throttle.core.store_url import shown as without_password
 from celery_throttle.errors import ConfigurationError
 
+__all__ = ["LEAST", "checked_client", "named_key", "patience", "program_name", "shown", "space"]
+
 C = TypeVar("C")
 
 #: The shortest lease, in seconds.

@@ -13,6 +13,8 @@ from celery_throttle.primitives.checks import checked_client, named_key, space
 from celery_throttle.primitives.driving import Client, ask, blocking
 from celery_throttle.store.scripts import Call, Script
 
+__all__ = ["AsyncCounter", "Counter"]
+
 #: Lua's numbers are exact from minus this to this.
 _MOST = 2**53 - 1
 

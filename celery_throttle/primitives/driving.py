@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
+__all__ = ["Client", "ask", "blocking", "blocking_block", "run", "settled"]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 #: The kind of client of a primitive, for type checkers.

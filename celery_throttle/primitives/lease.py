@@ -26,6 +26,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+__all__ = [
+    "RECEIPT_MS",
+    "RENEWALS",
+    "AsyncRenewableLease",
+    "Lease",
+    "OnOneServer",
+    "RenewableLease",
+    "afterwards",
+    "held_block",
+    "in_background",
+    "logger",
+    "next_look",
+    "store_time",
+    "undo",
+]
+
 logger = logging.getLogger(__name__)
 
 #: Milliseconds in which a repeated release gets the same answer, because redis-py's own retries take up to a minute.

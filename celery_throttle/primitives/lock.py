@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.primitives.lock_calls import Attempt
 
+__all__ = ["AsyncHeldLock", "AsyncIdentityLock", "HeldLock", "IdentityLock", "LockInfo"]
+
 
 class _Held(OnOneServer):
     """One grant of a lock, on a client of either kind."""

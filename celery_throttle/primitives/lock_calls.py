@@ -18,6 +18,8 @@ from celery_throttle.store.scripts import Call, Script
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = ["Attempt", "Grant", "LockCalls", "LockInfo", "answer", "info"]
+
 
 @dataclass(frozen=True)
 class LockInfo:

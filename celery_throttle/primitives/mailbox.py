@@ -21,6 +21,8 @@ _AGAIN = 0.2
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+__all__ = ["Mailbox", "Mailboxes"]
+
 
 class Mailbox:
     """One channel, subscribed at the first wait; ``place``: the process or the event loop that has the connection."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+__all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "Reservation"]
+
 _SECOND = 1_000_000
 #: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
 _HORIZON = int(TEN_YEARS) * _SECOND

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.primitives.lock_calls import Attempt
 
+__all__ = ["AsyncHeldRedlock", "AsyncRedlock", "HeldRedlock", "Redlock"]
+
 #: Seconds between two attempts; random, so that callers that split the votes do not split them again.
 _RETRY = (0.02, 0.2)
 _MAX_DRIFT = 0.5

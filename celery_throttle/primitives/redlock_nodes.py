@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
+__all__ = ["AsyncNode", "Failed", "Node", "Question"]
+
 #: Seconds between two attempts to send a release to a server out of reach.
 AGAIN = 0.1
 #: Most queued calls for a node that does not answer. Above it the oldest are dropped, because their leases end first.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from celery_throttle.primitives.redlock_nodes import Question
     from celery_throttle.store.scripts import Call
 
+__all__ = ["Quorum"]
+
 _FEWEST = 3
 #: Returns whether a reply is a vote for yes.
 _Vote = Callable[[object], bool]

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.primitives.semaphore_calls import Turn, Waits
 
+__all__ = ["AsyncFairSemaphore", "AsyncHeldPermit", "FairSemaphore", "HeldPermit", "PermitInfo"]
+
 
 class _Held(OnOneServer):
     """One permit, on a client of either kind."""

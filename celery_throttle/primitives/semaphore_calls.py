@@ -18,6 +18,8 @@ from celery_throttle.store.scripts import Call, Script
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = ["LISTED", "STAY", "Granted", "PermitInfo", "SemaphoreCalls", "Turn", "Waits", "answer", "hinted", "state"]
+
 #: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0
 _MOST_PERMITS = 1_000_000

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+__all__ = ["Change", "read_changes"]
+
 
 @dataclass(frozen=True)
 class Change:

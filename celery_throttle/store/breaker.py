@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from time import monotonic
 
+__all__ = ["Breaker"]
+
 #: A call that failed after one second blocks other calls for five: callers wait a sixth of their time at most.
 _TIMES = 5.0
 #: The most seconds for which calls are refused.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Call
 
+__all__ = ["Caller"]
+
 _ONE_PIECE = 4096
 _poll = getattr(select, "poll", None)  # eventlet takes it away
 

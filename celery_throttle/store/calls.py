@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
 
+__all__ = ["MOST_DECLARED", "Store"]
+
+
 #: Limits in one call of `Store.declarations`: the server runs no other command while it reads them.
 MOST_DECLARED = 50
 

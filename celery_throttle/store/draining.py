@@ -9,6 +9,8 @@ from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.wording import counted, one_line
 from celery_throttle.store.reading import text
 
+__all__ = ["Drained", "Lent", "read_lent"]
+
 
 @dataclass(frozen=True)
 class Drained:

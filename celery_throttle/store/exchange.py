@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.facts import Facts
 
+__all__ = ["Arrival", "Delivery", "DeliveryChange", "Exchange"]
+
 
 @lru_cache(maxsize=64)
 def _written(queues: tuple[str, ...]) -> str:

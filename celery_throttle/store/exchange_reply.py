@@ -10,6 +10,20 @@ from typing import Any, NamedTuple
 from celery_throttle.core.policy import needs_again
 from celery_throttle.store.reading import read, text, ticket_time
 
+__all__ = [
+    "Answer",
+    "Cleared",
+    "Grant",
+    "LockState",
+    "Overtaken",
+    "Reply",
+    "SavedAnswer",
+    "Unread",
+    "Withdrawn",
+    "read_cleared",
+    "read_exchanged",
+]
+
 
 class Overtaken(Exception):
     """The store ignored a call because it has carried out one with a higher ``number``."""

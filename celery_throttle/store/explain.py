@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.task_view import TaskView
 
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained"]
+
 TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
 ]

@@ -18,6 +18,18 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+__all__ = [
+    "ALONE",
+    "AT_ONCE",
+    "SharedFunction",
+    "gate_scripts",
+    "gate_text",
+    "inlined",
+    "only_reads",
+    "reached",
+    "shared_functions",
+]
+
 #: The script with a text of its own.
 ALONE = "exchange"
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.history import Ring
 
+__all__ = ["Counted", "History", "LastHour", "Period", "by_limit", "histories", "last_hours"]
+
 _SLOT = struct.Struct(f">{SLOT}I")
 _NOTHING = (0,) * SLOT
 _RECENT = timedelta(minutes=10)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.task_codes import TaskNames
 
+__all__ = ["Holder", "read_holders"]
+
 
 @dataclass(frozen=True)
 class Holder:

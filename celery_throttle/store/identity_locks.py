@@ -13,6 +13,21 @@ from celery_throttle.store.reading import readable, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = [
+    "CLAIMED",
+    "LOST",
+    "OURS",
+    "REPLACED",
+    "TAKEN",
+    "Claimed",
+    "LockStatus",
+    "Locked",
+    "lock_from",
+    "read_claimed",
+    "read_locked",
+    "read_locks",
+]
+
 #: Answers of claim.lua.
 TAKEN, CLAIMED, OURS, REPLACED, LOST = 0, 1, 2, 3, 4
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.keys import Keys
 
+__all__ = ["Found", "count_keys", "delete_keys"]
+
 #: Keys that the server scans in one call.
 _PAGE = 1000
 #: The beginning that distinguishes keys of other groups, prefixes and layouts: ``{shop:eu}:2``.

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.history import LastHour
 
+__all__ = [
+    "LimitStatus",
+    "RateStatus",
+    "RuntimeOverride",
+    "State",
+    "permits_taken",
+    "rates_text",
+    "read_names",
+    "read_rates",
+    "read_runtime_override",
+    "read_statuses",
+    "statuses_from",
+]
+
 
 @dataclass(frozen=True)
 class RateStatus:

@@ -8,6 +8,8 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.wording import counted
 
+__all__ = ["Need", "needs_from"]
+
 
 @dataclass(frozen=True)
 class Need:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, cast
 from kombu.message import Message
 from kombu.utils import json
 
+__all__ = ["head_of", "pack", "read_head", "task_name_in", "unpack"]
+
 # The other fields of a broker are about one delivery, and mean nothing for the next one.
 _KEPT_DELIVERY_INFO = ("exchange", "routing_key", "redelivered")
 #: The common text of the heads, the likeliest part last. A head that was packed with another text is unreadable, so a

@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
+__all__ = [
+    "First",
+    "Oldest",
+    "Parked",
+    "ParkedId",
+    "ParkedInQueue",
+    "Waiter",
+    "parked_rows",
+    "read_firsts",
+    "read_oldest",
+    "read_parked",
+    "read_parked_by_queue",
+    "read_parked_ids",
+    "read_waiters",
+]
+
 #: The beginnings of the lines of tasks that wait for an identity lock.
 _LOCK_LINES = (b"follow:", b"next:")
 

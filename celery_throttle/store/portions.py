@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+__all__ = ["MOST_RENEWED", "MOST_ROWS", "Portion", "take_messages", "take_rows"]
+
 T = TypeVar("T")
 
 #: The most rows of one kind in an exchange. No call has more than 500 rows, which is a limit of ElastiCache Serverless.

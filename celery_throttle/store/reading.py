@@ -12,6 +12,20 @@ from celery_throttle.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+__all__ = [
+    "NO_NAMES",
+    "UNREADABLE",
+    "UnreadableReply",
+    "came",
+    "came_from_text",
+    "name_of",
+    "read",
+    "readable",
+    "text",
+    "ticket_time",
+    "when",
+]
+
 T = TypeVar("T")
 
 #: The errors of reading a stored value that another program has written.

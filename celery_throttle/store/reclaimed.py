@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.exchange_reply import Cleared
 
+__all__ = ["reclaimed_text"]
+
 
 def reclaimed_text(cleared: Cleared, names: TaskNames) -> str:
     """Return a text of the reclaimed permits, their task and their worker, as far as the store has them."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+__all__ = ["Argument", "Call", "Script", "execute", "pack"]
+
 Argument = str | bytes | int
 
 _SIZES = tuple(b"$%d\r\n" % size for size in range(256))

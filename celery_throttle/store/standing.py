@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus, RuntimeOverride
     from celery_throttle.store.task_view import TaskView
 
+__all__ = ["Refusal", "in_words", "key_states", "refusals", "refusals_of"]
+
 Kind = Literal["undeclared", "paused", "held-back", "full", "barred", "rate"]
 #: The kinds of states that keys have by themselves, in the order in which they are shown, and their words.
 _OF_KEYS = {

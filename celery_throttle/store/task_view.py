@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.task_codes import TaskNames
 
+__all__ = ["Ahead", "TaskView", "read_task_view"]
+
 
 @dataclass(frozen=True)
 class Ahead:

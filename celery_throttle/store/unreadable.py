@@ -13,6 +13,8 @@ from celery_throttle.store.reading import UNREADABLE, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = ["SetAside", "Wrong", "read_set_aside", "read_wrong"]
+
 #: Keys of the store whose fields are neither limits nor keys of limits.
 _OF_TASKS = {"records", "messages", "locks", "workers"}
 

@@ -12,6 +12,8 @@ from celery_throttle.store.reading import UNREADABLE, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
+__all__ = ["Declared", "LostRun", "Service", "read_declared", "read_kinds", "read_lost_runs", "read_services"]
+
 
 class Declared(NamedTuple):
     """The declarations of a worker.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.settings import Settings
 
+__all__ = ["token_of", "token_or_none"]
+
 #: Tokens of eager runs. Microseconds, as in the store, so these tokens are larger than those of an earlier process.
 _eager_tokens: Iterator[int] = count(time.time_ns() // 1000)
 

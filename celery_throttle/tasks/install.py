@@ -8,6 +8,8 @@ from typing import Any
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.ours import REAP_TASK
 
+__all__ = ["install"]
+
 #: The step that makes a worker throttle. By name, so that a producer does not import the worker's code.
 _STEP = "celery_throttle.worker.bootsteps:WorkerStep"
 

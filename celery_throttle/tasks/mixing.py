@@ -10,6 +10,8 @@ from celery import Task
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.one_line import in_one_line
 
+__all__ = ["mix_in", "names_of", "remember_task"]
+
 #: The objects of classes without a name.
 _made: WeakKeyDictionary[type[Any], list[ref[Any]]] = WeakKeyDictionary()
 

@@ -12,6 +12,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["in_one_line"]
+
 
 @contextmanager
 def in_one_line() -> Iterator[None]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 
+__all__ = ["OPTIONS", "check_attributes", "check_part", "misplaced", "options_of", "read_options", "too_late"]
+
 #: The names of a task's options. Celery would send them with the message if a call had them.
 OPTIONS = frozenset(TASK_OPTIONS)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from celery import _state
 
+__all__ = ["CONCLUDE", "REAP_TASK", "register"]
+
 #: The beat task, and its entry in ``beat_schedule``.
 REAP_TASK = "celery_throttle.reap"
 CONCLUDE = "celery_throttle.tasks.conclude"

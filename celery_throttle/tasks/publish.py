@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan
 
+__all__ = ["HEADER", "check_max_parked", "is_again", "publish", "skipped"]
+
 logger = logging.getLogger(__name__)
 
 #: The header of a message with the claim that its publisher made.

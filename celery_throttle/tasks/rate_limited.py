@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.limits import Limit
 
+__all__ = ["RateLimited"]
+
 logger = logging.getLogger(__name__)
 
 #: Seconds if the answer names no time. At random, so that programs which were refused together do not come together.

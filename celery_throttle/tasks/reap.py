@@ -16,6 +16,8 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
+__all__ = ["reap_all"]
+
 logger = logging.getLogger(__name__)
 
 

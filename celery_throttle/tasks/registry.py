@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 
+__all__ = [
+    "call_of",
+    "declare",
+    "dedup_of",
+    "dedups_of",
+    "group_of",
+    "groups_of",
+    "is_bound",
+    "is_read",
+    "policies_of",
+]
+
 #: By app and task name, never by class, because Celery makes one more class for every app that a task is shared with.
 _policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
 _limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()

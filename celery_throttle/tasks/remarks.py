@@ -16,6 +16,8 @@ from celery_throttle.tasks.throttled import Throttled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+__all__ = ["remarks"]
+
 #: Words that other libraries use with other meanings: they count only beside an option that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
 

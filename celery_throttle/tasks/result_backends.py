@@ -13,6 +13,8 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup
 
+__all__ = ["answers_caller_only", "cannot_read", "check_result_backend"]
+
 #: A duplicate of these is not published: its caller waits for the result of another call.
 _SHARED_RESULT = ("return_existing", "replace")
 

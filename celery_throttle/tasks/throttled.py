@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.rates import Rate
     from celery_throttle.store.identity_locks import Locked
 
+__all__ = ["Throttled", "unlock"]
+
 logger = logging.getLogger(__name__)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.keys import Keys
 
+__all__ = ["TIMEOUT", "connection_factory", "make_client"]
+
 #: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
 #: Options of TCP, as far as the system has them. A quiet connection is asked after a minute whether it lives, as NATs

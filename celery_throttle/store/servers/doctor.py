@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+__all__ = ["eviction_of", "findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
+
 _OLDEST = (6, 2)
 _OTHER_URL = "correct throttle_url (or the broker's URL that it was taken from)"
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from redis import SSLConnection
 
+__all__ = ["mixed_up", "unreadable"]
+
 _PATIENCE = 2.0
 _URL = "in throttle_url (or the broker's URL that it was taken from)"
 #: The files of a connection, and the options that name them.

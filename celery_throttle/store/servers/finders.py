@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.core.store_url import Address
 
+__all__ = ["Cluster", "Sentinels"]
+
 _HOPS = 4
 
 

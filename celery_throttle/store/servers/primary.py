@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.store_url import Address
 
+__all__ = ["Addresses", "SeekingConnection", "SeekingSSLConnection", "elsewhere", "moved_to"]
+
 T = TypeVar("T")
 
 #: Seconds after which no further address is tried: whoever connects tries again later, with the others first.

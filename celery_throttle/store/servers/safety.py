@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.durability import Durability
 
+__all__ = ["safety_findings"]
+
 #: Seconds; a server that can do it answers a client that has written nothing at once.
 _PATIENCE = 0.1
 #: Valkey answers WAITAOF before the data is on disk, but for ``appendfsync always``; so did Redis 7.4.0 to 7.4.2
