@@ -41,11 +41,7 @@ _clients: WeakKeyDictionary[Any, dict[str | None, StoreClient]] = WeakKeyDiction
 
 
 class StoreClient:
-    """Sends calls to the store of one app.
-
-    Args:
-        app: a Celery app.
-        group: a group of limits; None for the default group.
+    """Sends calls to the store of one group of limits of an app; None: of the default group.
 
     Attributes:
         store: builds the calls.
@@ -65,7 +61,7 @@ class StoreClient:
         Raises:
             StoreUnavailable: the store did not answer, or refused the call.
         """
-        begun = self.breaker.begin()
+        begun = time.monotonic()
         try:
             reply = self._caller.call(call)
         except ResponseError as error:

@@ -6,25 +6,22 @@ import inspect
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.asking import shown, takes
 from celery_throttle.core.identity import pick
 from celery_throttle.errors import ConfigurationError, WrongArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Binder", "TaskCall"]
+__all__ = ["SEVERAL", "Binder", "TaskCall", "shown", "takes"]
 
-_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+#: The kinds of parameters that take any number of arguments.
+SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Binder:
-    """Binds calls to the signature of one function.
+    """Binds calls to the signature of one function, which is not called.
 
     `inspect.Signature.bind` is exact, and slow. So a call of a function with ordinary parameters takes a faster way.
-
-    Args:
-        function: the function whose signature counts; it is not called.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -59,14 +56,7 @@ class Binder:
 
 
 class TaskCall:
-    """One call of a task.
-
-    Args:
-        task_name: name of the task, for the messages.
-        function: the body of the task, without ``self``; its parameters count.
-        args: positional arguments as given.
-        kwargs: keyword arguments as given.
-    """
+    """One call of a task: the arguments as given, and the task's body without ``self``, whose parameters count."""
 
     def __init__(self, task_name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.task_name, self.args, self.kwargs = task_name, tuple(args or ()), dict(kwargs or {})
@@ -94,7 +84,7 @@ class TaskCall:
         missing = [
             name
             for name, one in signature.parameters.items()
-            if name not in given and one.default is one.empty and one.kind not in _SEVERAL
+            if name not in given and one.default is one.empty and one.kind not in SEVERAL
         ]
         return f"missing {', '.join(missing)}"
 
@@ -147,6 +137,23 @@ class TaskCall:
         ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(self.args, {**self.kwargs, **left_out})]
         ways += [((*self.args, *left_out.values()), {})] if not self.kwargs else []
         return next((way for way in ways if takes(function, *way)), (self.args, self.kwargs))
+
+
+def takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a function takes these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # no signature to check, as for some builtins
+    return True
+
+
+def shown(signature: inspect.Signature) -> str:
+    """Return parameters without their types: ``(order_id, amount=0)``."""
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(inspect.Signature(bare))
 
 
 def _counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""Check the numbers, seconds, names and choices that users give; each error has the option, the value and the fix."""
+"""Check the numbers, seconds, names and choices that users give.
+
+Each check returns the value, or raises a `ConfigurationError` that has the option, the value and the fix.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,7 @@ def whole(what: str, value: object, least: int = 1, most: int = MOST, usual: int
 def seconds(
     what: str, value: object, least: float = 0.0, most: float = TEN_YEARS, usual: float = 30, fix: str = ""
 ) -> float:
-    """Return seconds or a timedelta as seconds, see `whole`.
-
-    Raises:
-        ConfigurationError: the value is neither, or not in the range.
-    """
+    """Return seconds or a timedelta as seconds, see `whole`."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not least <= number <= most:
         many = f"{plain(least)} or more" if most == math.inf else f"from {plain(least)} to {plain(most)}"
@@ -77,22 +76,14 @@ def seconds(
 
 
 def flag(what: str, value: object) -> bool:
-    """Return a bool, see `whole`.
-
-    Raises:
-        ConfigurationError: the value is none.
-    """
+    """Return a bool, see `whole`."""
     if not isinstance(value, bool):
         raise _wrong(what, "True or False", value, str(value).strip().lower() not in ("0", "false", "no", "off", ""))
     return value
 
 
 def one_of(what: str, value: object, choices: Sequence[str]) -> Any:
-    """Return a value if it is among the choices, see `whole`; the fix is the most similar choice, or else the first.
-
-    Raises:
-        ConfigurationError: it is not among them.
-    """
+    """Return a value if it is among the choices, see `whole`; the fix is the most similar choice, or else the first."""
     if value not in choices:
         known = f"one of {', '.join(map(repr, choices))}"
         raise _wrong(what, known, value, closest(str(value).lower(), choices) or choices[0])
@@ -100,33 +91,21 @@ def one_of(what: str, value: object, choices: Sequence[str]) -> Any:
 
 
 def text(what: str, value: object, most: int = 200, usual: str = "gpu") -> str:
-    """Return a value if it is text that people can read, see `whole`.
-
-    Raises:
-        ConfigurationError: it is not text, blank, too long or has a character that cannot be printed.
-    """
+    """Return a value if it is text that people can read, see `whole`: printable, not blank, not too long."""
     if not isinstance(value, str) or not value.strip() or len(value) > most or not value.isprintable():
         raise _wrong(what, f"1 to {most} printable characters", value, usual)
     return value
 
 
 def key_part(what: str, value: object, usual: str) -> str:
-    """Return a value if it can be the hash tag of a key, see `whole`.
-
-    Raises:
-        ConfigurationError: it cannot, or would need quoting in ``SCAN MATCH``.
-    """
+    """Return a value if it can be the hash tag of a key without quoting in ``SCAN MATCH``, see `whole`."""
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 200 or NOT_IN_KEYS & set(value):  # noqa: PLR2004 - as for names
         raise _wrong(what, "text without braces, wildcards and blanks", value, usual)
     return value
 
 
 def group_name(what: str, value: object) -> str:
-    """Return a value if it can be the name of a group, "" for none, see `whole`.
-
-    Raises:
-        ConfigurationError: it cannot be a part of the hash tag.
-    """
+    """Return a value if it can be the name of a group, a part of the hash tag, or "" for none, see `whole`."""
     if value == "":
         return ""
     if isinstance(value, str) and ":" in value:

@@ -36,18 +36,14 @@ class Declaration(NamedTuple):
         """The declaration as the store keeps it: the permits, or JSON as permits.lua reads it."""
         if self == Declaration(self.permits):
             return str(self.permits)
-        declaration: dict[str, Any] = {"permits": self.permits or 0}
-        if self.rates:
-            declaration["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
-        if self.max_parked:
-            declaration["max_parked"] = self.max_parked
-        if self.fair:
-            declaration["fair"] = 1
-        if self.per:
-            declaration["per"] = self.per
-        if self.share:
-            declaration["share"] = self.share
-        return write(declaration)
+        others: dict[str, Any] = {
+            "rates": [[rate.count, rate.period, burst] for rate, burst in self.rates],
+            "max_parked": self.max_parked,
+            "fair": int(self.fair),
+            "per": self.per,
+            "share": self.share,
+        }
+        return write({"permits": self.permits or 0} | {name: value for name, value in others.items() if value})
 
     @classmethod
     @lru_cache(maxsize=1024)  # all keys of a limit have the same

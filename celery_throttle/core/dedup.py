@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from celery_throttle.core.asking import taken
 from celery_throttle.core.checks import one_of, seconds
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of
 from celery_throttle.core.json_text import quote, write
@@ -159,16 +158,8 @@ class Dedup:
         return changed
 
 
-def task_dedup(
-    task_name: str, singleton: object, options: Mapping[str, object], parameters: set[str] | None
-) -> Dedup | None:
-    """Return the checked options of a singleton, None if the task is no singleton.
-
-    Args:
-        task_name: for the messages.
-        singleton: the value of the option as given.
-        options: the other given options by name.
-        parameters: the names of the task's parameters, None if the task takes any.
+def task_dedup(task_name: str, singleton: object, options: Mapping[str, object]) -> Dedup | None:
+    """Return the checked options of a singleton, given by name (`DEDUP_OPTIONS`); None if the task is no singleton.
 
     Raises:
         ConfigurationError: an option cannot work, alone or beside the others.
@@ -194,7 +185,6 @@ def task_dedup(
         lock_ttl=seconds(f"{what}lock_ttl", given.get("lock_ttl", 86400.0), 1.0, usual=3600),
     )
     _check_together(task_name, dedup)
-    _check_parameters(task_name, dedup, parameters)
     return dedup
 
 
@@ -213,25 +203,12 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
             raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}{fix}")
 
 
-def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:
-    if parameters is None or not isinstance(dedup.unique_on, tuple):
-        return
-    for path in dedup.unique_on:
-        if path.partition(".")[0] not in parameters:
-            raise ConfigurationError(
-                f"Task {task_name}: unique_on names {path!r}, but the task {taken(path, parameters)}"
-            )
-
-
 def _instead_of(singleton: object) -> str:
     """Return the fix for a value of ``singleton`` that is not a bool."""
     if isinstance(singleton, str) and singleton.isidentifier() and singleton.lower() not in ("yes", "true"):
         return f"singleton=True, unique_on={[singleton]!r}"
-    return f"singleton=True, unique_on={singleton!r}" if _is_names(singleton) else "singleton=True"
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
+    names = isinstance(singleton, list) and singleton and all(isinstance(each, str) and each for each in singleton)
+    return f"singleton=True, unique_on={singleton!r}" if names else "singleton=True"
 
 
 def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., object] | None:

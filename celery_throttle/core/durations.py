@@ -16,11 +16,7 @@ _DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
 
 
 def read_duration(text: str, option: str = "") -> timedelta:
-    """Parse a duration as `duration` does, and refuse a wrong one.
-
-    Args:
-        text: ``1h30m``.
-        option: the option that it belongs to, for the message: ``"for="``.
+    """Parse a duration as `duration` does, and refuse a wrong one; ``option`` is for the message: ``"for="``.
 
     Raises:
         ConfigurationError: the text is no duration, or longer than ten years.

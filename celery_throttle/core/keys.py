@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Keys"]
+__all__ = ["LAYOUT", "Keys"]
 
 #: The version of the layout of keys and records. It is a part of each key, so two versions never share data.
 LAYOUT = 2
 
+#: In the order of KEYS in ``begin.lua``, where the channel for hints follows them.
 _NAMES = (
-    *(
-        "limits",
-        "overrides",
-        "used",
-        "waiting",
-        "leases",
-        "records",
-        "messages",
-        "lines",
-        "lanes",
-        "heads",
-        "ready",
-        "due",
-    ),
-    *("locks", "rates", "turns", "aside", "workers", "meta", "ends"),
-    *("audit", "oldest", "sums"),
+    *("limits", "overrides", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready"),
+    *("due", "locks", "rates", "turns", "aside", "workers", "meta", "ends", "audit", "oldest", "sums"),
 )
 
 
@@ -38,27 +25,24 @@ class Keys:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All keys, in the order of KEYS in ``begin.lua``, where the channel for hints follows them."""
-        return tuple(self._key(name) for name in _NAMES)
+        """All keys, in the order of `names`."""
+        return tuple(map(self.key, _NAMES))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all keys, in the same order."""
+        """The names of all keys."""
         return _NAMES
 
     def key(self, name: str) -> str:
         """Return one key by its name in ``begin.lua``."""
-        return self._key(name)
+        tag = f"{self.prefix}:{self.group}" if self.group else self.prefix
+        return f"{{{tag}}}:{LAYOUT}:{name}"
 
     def ring(self, name: str, limit: str) -> str:
         """Return the key of a ring of counters of a limit; this key expires."""
-        return self._key(f"{name}:{limit}")
+        return self.key(f"{name}:{limit}")
 
     @property
     def wake(self) -> str:
         """The channel on which hints are published."""
-        return self._key("wake")
-
-    def _key(self, name: str) -> str:
-        tag = f"{self.prefix}:{self.group}" if self.group else self.prefix
-        return f"{{{tag}}}:{LAYOUT}:{name}"
+        return self.key("wake")

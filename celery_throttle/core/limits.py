@@ -11,10 +11,9 @@ from typing import Any
 from celery_throttle.core.buckets import Bucket, Site
 from celery_throttle.core.checks import group_name, plain, text, whole
 from celery_throttle.core.declaration import Declaration
-from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.rates import Rate, read_bursts, read_rates
 from celery_throttle.core.sites import WORKER, check_kind
-from celery_throttle.core.wording import counted
-from celery_throttle.core.wrong_calls import constructor_with_fixes
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["MOST_STEP", "Limit", "Part"]
@@ -38,7 +37,6 @@ _MOST_WEIGHT = 1000
 MOST_STEP = 100_000
 
 
-@constructor_with_fixes(**_ELSEWHERE)
 @dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.
@@ -120,16 +118,7 @@ class Limit:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self._what}rate: {error}") from None
-        burst = self.burst
-        bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
-        if len(bursts) != len(rates):
-            raise ConfigurationError(
-                f"Limit {self.name!r}: burst {burst!r} has {counted(len(bursts), 'number')} for "
-                f"{counted(len(rates), 'rate')}: give one for all, burst=10, or one for each"
-            )
-        for several in bursts:
-            whole(f"{self._what}burst", several, most=_MOST_BURST, usual=10)
-        both = tuple(zip(rates, bursts, strict=True))
+        both = tuple(zip(rates, read_bursts(self._what, self.burst, rates, _MOST_BURST), strict=True))
         _check_each_matters(self.name, both)
         return both
 
@@ -223,6 +212,9 @@ class Limit:
                 )
             for value, weight in self.weights.items():
                 whole(f"{self._what}weights[{value!r}]", weight, most=_MOST_WEIGHT, fix="weights={'gold': 3}")
+
+
+Limit.__init__ = with_fixes(**_ELSEWHERE)(Limit.__init__)  # type: ignore[method-assign]
 
 
 def _one_part(option: str, given: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.asking import taken
 from celery_throttle.core.checks import MOST, closest, is_whole, seconds, whole
 from celery_throttle.core.dedup import DEDUP_OPTIONS
 from celery_throttle.core.limits import Limit
@@ -29,13 +28,10 @@ _MOST_LIMITS = 8
 _FORMER = {"until": "lock_until"}
 
 
-def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Policy | None:
-    """Return the policy of a task from ``limit=`` and the options beside it, None if the task has no limit.
+def task_policy(task_name: str, options: Mapping[str, Any]) -> Policy | None:
+    """Return the policy of a task from its options by name (`LIMIT_OPTIONS`), None if the task has no limit.
 
-    Args:
-        task_name: the name of the task, of its own limit, and for the messages.
-        options: the given options by name (`LIMIT_OPTIONS`).
-        parameters: the names of the task's parameters, None if the task takes any.
+    A limit of the task's own has the name of the task.
 
     Raises:
         ConfigurationError: an option cannot work, alone or beside the others.
@@ -52,9 +48,10 @@ def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str]
     _check_together(task_name, limits)
     # Those with a key first, so that a task waits in the line of its key, behind tasks of the same key only.
     limits = sorted(limits, key=lambda limit: limit.key is None)
-    policy = Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
-    _check_parameters(task_name, policy, parameters)
-    return policy
+    deadline = given.get("start_deadline")
+    if deadline is not None:
+        deadline = seconds(f"Task {task_name}: start_deadline", deadline, 0.001)
+    return Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), deadline)
 
 
 def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
@@ -147,24 +144,6 @@ def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
                 f"raise the one or lower the other"
             )
     return cost
-
-
-def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
-    if "start_deadline" not in given:
-        return None
-    return seconds(f"Task {task_name}: start_deadline", given["start_deadline"], 0.001)
-
-
-def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | None) -> None:
-    if parameters is None:
-        return
-    parts = [("cost", policy.cost)]
-    parts += [(option, getattr(limit, option)) for limit in policy.limits for option in ("key", "fair_by")]
-    for option, part in parts:
-        if isinstance(part, str) and part.partition(".")[0] not in parameters:
-            raise ConfigurationError(
-                f"Task {task_name}: {option} names {part!r}, but the task {taken(part, parameters)}"
-            )
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Container[str]) -> None:

@@ -180,7 +180,10 @@ class Policy:
         for limit in self.limits:
             if limit.fair_by:
                 value = call.read("fair_by", limit.fair_by)
-                values["fair"] = [text_of("fair_by", value), limit.step(value if _is_plain(value) else None)]
+                values["fair"] = [
+                    text_of("fair_by", value),
+                    limit.step(value if isinstance(value, (str, int)) else None),
+                ]
         if not isinstance(self.cost, int):
             values["cost"] = whole(f"Task {call.task_name}: cost", call.read("cost", self.cost), most=MOST_COST)
         return values
@@ -236,10 +239,6 @@ def key_text(value: object) -> str:
     if text.isprintable() and len(text) <= _LONGEST_KEY:
         return text
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (str, int))
 
 
 def _is_fair(fair: object) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from celery_throttle.core.checks import whole
+from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Rate", "Rates", "read_rates"]
+__all__ = ["Rate", "Rates", "read_bursts", "read_rates"]
 
 Unit = Literal["s", "m", "h", "d"]
 
@@ -99,6 +100,24 @@ def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:
     if not 1 <= len(several) <= _MOST_RATES:
         raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {_EXAMPLES}")
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in several)
+
+
+def read_bursts(what: str, burst: Any, rates: Sequence[Rate], most: int) -> tuple[int, ...]:
+    """Return the burst of each rate, at most ``most``, from one number for all or from one for each.
+
+    ``what`` is the object that has the rates, for the message: ``"Limit 'gpu': "``.
+
+    Raises:
+        ConfigurationError: there are more or fewer bursts than rates, or one cannot work.
+    """
+    several = isinstance(burst, Sequence) and not isinstance(burst, str)
+    bursts: tuple[Any, ...] = tuple(burst) if several else (burst,) * len(rates)
+    if len(bursts) != len(rates):
+        raise ConfigurationError(
+            f"{what}burst {burst!r} has {counted(len(bursts), 'number')} for {counted(len(rates), 'rate')}: give one "
+            f"for all, burst=10, or one for each"
+        )
+    return tuple(whole(f"{what}burst", each, most=most, usual=10) for each in bursts)
 
 
 def _fix(given: object) -> str:

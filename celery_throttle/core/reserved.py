@@ -6,8 +6,6 @@ from datetime import datetime, timedelta, timezone
 
 __all__ = ["ReservedStart"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-
 
 class ReservedStart(datetime):
     """The time (UTC) of a booked start. As the ``eta`` of a task with the same limit, the start is not counted again.
@@ -21,8 +19,7 @@ class ReservedStart(datetime):
     @classmethod
     def of(cls, us: int, bucket: str) -> ReservedStart:
         """Return the start at a time in microseconds since the epoch."""
-        at = _EPOCH + timedelta(microseconds=us)
-        clock = (at.hour, at.minute, at.second, at.microsecond)
-        start = cls(at.year, at.month, at.day, *clock, tzinfo=timezone.utc)
+        start = cls(1970, 1, 1, tzinfo=timezone.utc)
+        start += timedelta(microseconds=us)
         start.bucket = bucket
         return start

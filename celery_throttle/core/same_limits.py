@@ -42,34 +42,28 @@ class DeclaredLimits:
         Args:
             task_name: the task that declares its limits now; it is not among those that were added.
             policy: its limits.
-            alone: whether the app is the only one. Else the other task may belong to another app, whose limit is
-                another one.
+            alone: whether the app is the only one. Else a task may belong to another app, whose limit is another one,
+                so only tasks that the app itself declared are compared.
             app: the name of the app, for the message where there are several.
 
         Raises:
             ConfigurationError: the limits differ; the message names both tasks.
         """
+        if not (alone or policy.own):
+            return
         for limit in policy.limits:
-            for other, its in self._others(limit, own=None if alone else policy.own):
+            for other, its in self._others(limit, own=not alone):
                 raise ConfigurationError(
                     f"Task {task_name}: limit {limit.name!r} is {_described(limit)} here and {_described(its)} in task "
                     f"{other}{f' of app {app!r}' if app else ''}: give both tasks the same Limit"
                 )
 
-    def _others(self, limit: Limit, *, own: bool | None) -> Iterator[tuple[str, Limit]]:
-        """Yield a task of each kind that declares a limit otherwise, with its limit.
-
-        Args:
-            limit: the limit.
-            own: whether the app itself declared the task that has the limit: only such tasks are compared, and only
-                with each other. None compares all tasks.
-        """
-        if own is False:
-            return
+    def _others(self, limit: Limit, *, own: bool) -> Iterator[tuple[str, Limit]]:
+        """Yield a task of each kind that declares a limit otherwise; ``own``: of those that the app itself declared."""
         facts = _facts(limit)
         # A copy, because another thread may bind tasks at the same time.
         for (known, theirs), tasks in list(self._tasks[limit.name].items()):
-            if known != facts and (own is None or theirs):
+            if known != facts and (theirs or not own):
                 yield from islice(tasks.items(), 1)
 
 

@@ -243,22 +243,18 @@ def _environment(name: str, value: object) -> str:
 
 
 def _refuse_without_effect(values: Mapping[str, object]) -> None:
-    if "reap_queue" in values and values.get("reap_every", UNSET) is None:
-        raise ConfigurationError(
-            f"throttle_reap_queue = {values['reap_queue']!r} has no effect while throttle_reap_every is None: set "
-            f"throttle_reap_every = 30 or leave it out"
-        )
-    durability = values.get("park_durability", "memory")
-    if "park_replicas" in values and durability != "replicas":
-        raise ConfigurationError(
-            f"throttle_park_replicas = {values['park_replicas']!r} has no effect while throttle_park_durability is "
-            f"{durability!r}: set throttle_park_durability = 'replicas' or leave it out"
-        )
-    if "park_timeout" in values and durability == "memory":
-        raise ConfigurationError(
-            f"throttle_park_timeout = {values['park_timeout']!r} has no effect while throttle_park_durability is "
-            f"'memory': set throttle_park_durability = 'disk' or 'replicas', or leave it out"
-        )
+    durability, never_reaps = values.get("park_durability", "memory"), values.get("reap_every", UNSET) is None
+    why, other = f"park_durability is {durability!r}", "park_durability = 'disk' or 'replicas',"
+    for name, has_none, while_, fix in (
+        ("reap_queue", never_reaps, "reap_every is None", "reap_every = 30"),
+        ("park_replicas", durability != "replicas", why, "park_durability = 'replicas'"),
+        ("park_timeout", durability == "memory", why, other),
+    ):
+        if name in values and has_none:
+            raise ConfigurationError(
+                f"throttle_{name} = {values[name]!r} has no effect while throttle_{while_}: "
+                f"set throttle_{fix} or leave it out"
+            )
 
 
 _CHECKS: Mapping[str, Callable[[str, object], object]] = {

@@ -32,11 +32,7 @@ def code_of(name: str, limits: Iterable[str]) -> str:
 
 
 class TaskNames:
-    """The names of tasks by their codes.
-
-    Args:
-        limits: the names of the limits of each task, by the task's name.
-    """
+    """The names of tasks by their codes; ``limits``: the names of each task's limits, by the task's name."""
 
     def __init__(self, limits: Mapping[str, Iterable[str]]) -> None:
         codes = [(code_of(name, theirs), name) for name, theirs in sorted(limits.items())]

@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 from celery_throttle.core.checks import closest
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["constructor_with_fixes", "with_fixes"]
+__all__ = ["with_fixes"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=type)
-
 
 #: Arguments that are never suggested for a positional value: ``by='task-id'`` would run, and do more than was meant.
 _BY_NAME_ALONE = frozenset({"by", "why"})
@@ -41,16 +39,6 @@ def with_fixes(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
             raise ConfigurationError(wrong)
 
         return call  # type: ignore[return-value]
-
-    return decorate
-
-
-def constructor_with_fixes(**instead: str) -> Callable[[C], C]:
-    """As `with_fixes`, for the constructor of a class."""
-
-    def decorate(cls: C) -> C:
-        cls.__init__ = with_fixes(**instead)(cls.__init__)  # type: ignore[misc]
-        return cls
 
     return decorate
 
@@ -94,8 +82,9 @@ def _taken(names: list[str]) -> str:
 
 def _shown(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     """Return the called method, with the name of the object if it has one: ``Limit 'gpu': acquire``."""
-    cls, _, method = function.__qualname__.rpartition(".")
+    cls, method = function.__qualname__.rpartition(".")[0], function.__name__
     if method == "__init__":
+        cls = type(args[0]).__name__  # several classes may have this constructor
         name = args[1] if len(args) > 1 and "name" in list(inspect.signature(function).parameters)[1:2] else None
         return f"{cls} {name!r}" if isinstance(name, str) else cls
     name = getattr(args[0], "name", None)

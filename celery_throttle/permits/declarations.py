@@ -14,9 +14,6 @@ __all__ = ["Declarations"]
 class Declarations:
     """Declares the limits of one group once, and again after the store was emptied.
 
-    Args:
-        client: the store client of the group.
-
     Attributes:
         birth: when the store's data began, as of the last declaration; "" before the first.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import _state
 
@@ -19,7 +19,6 @@ from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
-from celery_throttle.permits.misused import NotAPermit, OnlyAsync
 from celery_throttle.permits.permit import acquire
 from celery_throttle.permits.registry import outside_of
 from celery_throttle.primitives.driving import run
@@ -28,7 +27,6 @@ from celery_throttle.tasks.one_line import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.permits.outside import Outside
@@ -41,7 +39,7 @@ _with_fixes_of_acquire = with_fixes(
 )
 
 
-class AsyncAcquire(OnlyAsync):
+class AsyncAcquire:
     """Return value of ``acquire_async``: await it for the `Permit`, or use it in an ``async with`` statement."""
 
     def __init__(self, acquire: Callable[[], Any]) -> None:
@@ -74,14 +72,20 @@ class AsyncAcquire(OnlyAsync):
         self._permit = await self._acquire()
         return self._permit
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._permit is not None:
             await self._permit.leave(error)
 
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the misuse too
 
-class Limit(NotAPermit, LimitValue):
+        def __enter__(self) -> NoReturn:
+            self._used = True  # else `__del__` would warn, too
+            raise ConfigurationError("acquire_async is for async with: or write with limit.acquire(timeout=30): ...")
+
+        def __exit__(self, *_: object) -> None: ...
+
+
+class Limit(LimitValue):
     __doc__ = LimitValue.__doc__
 
     @_with_fixes_of_acquire
@@ -157,6 +161,26 @@ class Limit(NotAPermit, LimitValue):
         if start < now:
             raise NotAcquired(f"the next start of limit {str(bucket)!r} is more than {plain(longest)} s away")
         return ReservedStart.of(start, bucket.text)
+
+    if not TYPE_CHECKING:  # the methods of its permits, hidden as above
+
+        def release(self, *_: Any, **__: Any) -> NoReturn:
+            raise self._no_permit(
+                "release() gives back a permit: write permit = limit.acquire(), then permit.release()"
+            )
+
+        def __enter__(self) -> NoReturn:
+            raise self._no_permit("it takes a permit to be held: write with limit.acquire(timeout=30): ...")
+
+        async def __aenter__(self) -> NoReturn:
+            raise self._no_permit("it takes a permit to be held: write async with limit.acquire_async(timeout=30): ...")
+
+        def __exit__(self, *_: object) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        def _no_permit(self, why: str) -> ConfigurationError:
+            return ConfigurationError(f"Limit {self.name!r}: {why}")
 
     def _outside(self, app: Any) -> Outside | Free:
         app = _app(app)

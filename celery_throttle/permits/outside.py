@@ -64,11 +64,7 @@ _HELD = (1, 2)
 
 
 class Outside:
-    """Asks for permits, waits in line, renews, gives back; safe to use in threads.
-
-    Args:
-        app: the Celery app.
-        group: the group of limits; None for the default group.
+    """Asks for permits of one group of an app's limits, waits in line, renews, gives back; safe to use in threads.
 
     Attributes:
         process: the id of the process that made it.

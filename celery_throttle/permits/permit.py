@@ -144,11 +144,7 @@ async def acquire(
 
 
 class _Patience:
-    """Counts down the seconds that a caller waits, and decides how to go on while the store is out of reach.
-
-    Args:
-        timeout: seconds in all; None: for ever.
-    """
+    """Counts down the ``timeout`` of a caller (None: for ever), and decides how to go on without the store."""
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout

@@ -1,4 +1,4 @@
-"""Check the arguments of the primitives, and build their keys."""
+"""Check the arguments of the primitives, and build their keys; what cannot work is a `ConfigurationError`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,7 @@ LEAST = 0.01
 
 
 def checked_client(client: C, *, awaits: bool = False) -> C:
-    """Return a client if it is a redis-py client of the right kind.
-
-    Args:
-        client: the argument as given.
-        awaits: whether it has to be a client for asyncio.
-
-    Raises:
-        ConfigurationError: it is no client, or one of the other kind.
-    """
+    """Return a client if it is a redis-py client of the right kind; ``awaits``: of the kind for asyncio."""
     execute: object = getattr(client, "execute_command", None)
     kind = "redis.asyncio.Redis" if awaits else "redis.Redis"
     if execute is None:
@@ -45,29 +37,17 @@ def checked_client(client: C, *, awaits: bool = False) -> C:
 
 
 def space(prefix: object) -> str:
-    """Return the beginning of the keys of a prefix; the hash tag keeps them on one shard.
-
-    Raises:
-        ConfigurationError: the prefix cannot be a hash tag, or would need quoting in ``SCAN MATCH``.
-    """
+    """Return the beginning of the keys of a prefix, see `key_part`; the hash tag keeps them on one shard."""
     return f"{{{key_part('prefix', prefix, 'shop')}}}:{LAYOUT}"
 
 
 def named_key(prefix: object, kind: str, name: object) -> str:
-    """Return the key of a name of one kind of primitive.
-
-    Raises:
-        ConfigurationError: the prefix or the name cannot be part of a key.
-    """
+    """Return the key of a name of one kind of primitive."""
     return f"{space(prefix)}:{kind}:{text(f'{kind} name', name)}"
 
 
 def patience(blocking: bool, timeout: object) -> float:
-    """Return the seconds to wait for a lock: 0 is one attempt, infinity is for ever.
-
-    Raises:
-        ConfigurationError: a timeout for a call that does not wait, or one that is not a number of seconds.
-    """
+    """Return the seconds to wait for a lock: 0 is one attempt, infinity is for ever; a timeout needs ``blocking``."""
     if timeout is None:
         return math.inf if blocking else 0.0
     if not blocking:

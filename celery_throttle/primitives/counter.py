@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Generic
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.core.checks import text, whole
-from celery_throttle.core.wrong_calls import constructor_with_fixes
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.primitives.checks import checked_client, named_key, space
-from celery_throttle.primitives.driving import ask, blocking
+from celery_throttle.primitives.driving import Client, ask, blocking
 from celery_throttle.store.scripts import Call, Script
-
-if TYPE_CHECKING:
-    from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
 
 __all__ = ["AsyncCounter", "Counter"]
 
@@ -21,43 +19,8 @@ __all__ = ["AsyncCounter", "Counter"]
 _MOST = 2**53 - 1
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """Builds the calls of one counter."""
-
-    value: str
-    #: the parts of the key of a call id, before and behind the verb
-    called: tuple[str, str]
-
-    @classmethod
-    def of(cls, name: str, prefix: str) -> _Calls:
-        # The length marks the end of the name, so that two names with two ids never make one key.
-        return cls(named_key(prefix, "counter", name), (f"{space(prefix)}:called", f"{len(name)}:{name}"))
-
-    def get(self) -> Call:
-        return Call(Script.load("counter/get"), (1, self.value))
-
-    def add(self, amount: int, call_id: str | None) -> Call:
-        return self._change("add", call_id, whole("amount", amount, -_MOST, _MOST))
-
-    def compare_and_set(self, expected: int, new: int, call_id: str | None) -> Call:
-        both = whole("expected", expected, -_MOST, _MOST), whole("new", new, -_MOST, _MOST)
-        return self._change("compare_and_set", call_id, *both)
-
-    def advance(self, step: int, floor: int | None, call_id: str | None) -> Call:
-        at_least = () if floor is None else (whole("floor", floor, -_MOST, _MOST),)
-        return self._change("advance", call_id, whole("step", step, 0, _MOST), *at_least)
-
-    def get_and_reset(self, call_id: str | None) -> Call:
-        return self._change("get_and_reset", call_id)
-
-    def _change(self, verb: str, call_id: str | None, *rest: int) -> Call:
-        script = Script.load(f"counter/{verb}", "counter/call", "counter/value")
-        if call_id is None:
-            return Call(script, (1, self.value, *rest))
-        before, after = self.called
-        call = f"{before}:{verb}:{after}:{text('call_id', call_id)}"
-        return Call(script, (2, self.value, call, *rest))
+def _whole(option: str, number: int, least: int = -_MOST) -> int:
+    return whole(option, number, least, _MOST)
 
 
 def _value(raw: Any) -> int:
@@ -66,19 +29,30 @@ def _value(raw: Any) -> int:
     return int(raw)
 
 
-class _Counter:
+class _Counter(Generic[Client]):
     """What both kinds of counters have."""
 
-    def __init__(self, client: Any, name: str, prefix: str, *, awaits: bool) -> None:
-        self._client = checked_client(client, awaits=awaits)
-        self._calls = _Calls.of(name, prefix)
+    _awaits: ClassVar[bool]
+
+    @with_fixes()
+    def __init__(self, client: Client, name: str, *, prefix: str = "throttle") -> None:
+        self._client: Any = checked_client(client, awaits=self._awaits)
+        self._key = named_key(prefix, "counter", name)
+        self._name, self._space = name, space(prefix)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._calls.value!r}>"
+        return f"<{type(self).__name__} {self._key!r}>"
+
+    def _change(self, verb: str, call_id: str | None, *numbers: int) -> Call:
+        keys = [self._key]
+        if call_id is not None:
+            # The length marks the end of the name, so that two names with two ids never make one key.
+            name = f"{len(self._name)}:{self._name}"
+            keys.append(f"{self._space}:called:{verb}:{name}:{text('call_id', call_id)}")
+        return Call(Script.load(f"counter/{verb}", "counter/call", "counter/value"), (len(keys), *keys, *numbers))
 
 
-@constructor_with_fixes()
-class AsyncCounter(_Counter):
+class AsyncCounter(_Counter[AsyncRedis]):
     """As `Counter`, on an asyncio client.
 
     For example::
@@ -87,32 +61,34 @@ class AsyncCounter(_Counter):
         await orders.add()
     """
 
-    def __init__(self, client: AsyncRedis, name: str, *, prefix: str = "throttle") -> None:
-        super().__init__(client, name, prefix, awaits=True)
+    _awaits = True
 
     async def get(self) -> int:
         """As `Counter.get`."""
-        return _value(await ask(self._client, self._calls.get()))
+        return _value(await ask(self._client, Call(Script.load("counter/get"), (1, self._key))))
 
     async def add(self, amount: int = 1, *, call_id: str | None = None) -> int:
         """As `Counter.add`."""
-        return _value(await ask(self._client, self._calls.add(amount, call_id)))
+        call = self._change("add", call_id, _whole("amount", amount))
+        return _value(await ask(self._client, call))
 
     async def compare_and_set(self, expected: int, new: int, *, call_id: str | None = None) -> bool:
         """As `Counter.compare_and_set`."""
-        return bool(await ask(self._client, self._calls.compare_and_set(expected, new, call_id)))
+        call = self._change("compare_and_set", call_id, _whole("expected", expected), _whole("new", new))
+        return bool(await ask(self._client, call))
 
     async def advance(self, step: int, floor: int | None = None, *, call_id: str | None = None) -> int:
         """As `Counter.advance`."""
-        return _value(await ask(self._client, self._calls.advance(step, floor, call_id)))
+        at_least = () if floor is None else (_whole("floor", floor),)
+        call = self._change("advance", call_id, _whole("step", step, 0), *at_least)
+        return _value(await ask(self._client, call))
 
     async def get_and_reset(self, *, call_id: str | None = None) -> int:
         """As `Counter.get_and_reset`."""
-        return _value(await ask(self._client, self._calls.get_and_reset(call_id)))
+        return _value(await ask(self._client, self._change("get_and_reset", call_id)))
 
 
-@constructor_with_fixes()
-class Counter(_Counter):
+class Counter(_Counter[Redis]):
     """A whole number that many processes share; each method is one script, so no change is ever retried::
 
         from celery_throttle.primitives import Counter
@@ -155,8 +131,7 @@ class Counter(_Counter):
         go back; `advance` never does.
     """
 
-    def __init__(self, client: Redis, name: str, *, prefix: str = "throttle") -> None:
-        super().__init__(client, name, prefix, awaits=False)
+    _awaits = False
 
     @blocking(AsyncCounter.get)
     def get(self) -> int:

@@ -1,8 +1,8 @@
 """Run the coroutines of a primitive: in an event loop, or at once, on a client that blocks.
 
 Each primitive is written once, for asyncio. On a client that blocks, its coroutines never wait for a loop, so the class
-for threads runs them to their end without one. What is there twice differs in more than the wait: constructors and
-result types, for type checkers; and what goes on in the background, which is a thread or a task.
+for threads runs them to their end without one. What is there twice differs in more than the wait: result types, for
+type checkers; and what goes on in the background, which is a thread or a task.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["ask", "blocking", "blocking_block", "run", "settled"]
+__all__ = ["Client", "ask", "blocking", "blocking_block", "run", "settled"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+#: The kind of client of a primitive, for type checkers.
+Client = TypeVar("Client")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -10,18 +10,19 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
 from celery_throttle.core import checks
-from celery_throttle.errors import ConfigurationError, LeaseLost
+from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
 from celery_throttle.primitives.checks import LEAST, shown
-from celery_throttle.primitives.driving import run, settled
+from celery_throttle.primitives.driving import ask, run, settled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -30,12 +31,15 @@ __all__ = [
     "RENEWALS",
     "AsyncRenewableLease",
     "Lease",
+    "OnOneServer",
     "RenewableLease",
     "afterwards",
+    "held_block",
     "in_background",
     "logger",
     "next_look",
     "store_time",
+    "undo",
 ]
 
 logger = logging.getLogger(__name__)
@@ -48,6 +52,7 @@ RENEWALS = 3
 _LOOK_AGAIN = 2.0
 #: Strong references, because the loop only has weak ones to its tasks.
 _background: set[asyncio.Task[Any]] = set()
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Lease(ABC):
@@ -60,6 +65,9 @@ class Lease(ABC):
         deadline: the present end of the lease, on the clock of ``time.monotonic``.
         on_lost: called once, with this object, when the lease is found to be lost.
     """
+
+    renew: Callable[..., Any]
+    release: Callable[[], Any]
 
     def __init__(
         self,
@@ -94,18 +102,6 @@ class Lease(ABC):
         if self._gone or self._released is not None:
             return 0.0
         return max(0.0, self._deadline - time.monotonic())
-
-    @abstractmethod
-    def renew(self, lease: float | None = None) -> Any:
-        """Set the rest of the lease to ``lease`` seconds."""
-
-    @abstractmethod
-    def release(self) -> Any:
-        """Release the lock or permit."""
-
-    @abstractmethod
-    def keep(self) -> None:
-        """Renew at each third of the lease, until it is released or lost, or has no references left."""
 
     @abstractmethod
     async def _extend(self, seconds: float) -> object:
@@ -237,9 +233,7 @@ class RenewableLease(Lease):
         self._enter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         run(self._leave(error, self.release))
 
     def renew(self, lease: float | None = None) -> bool:
@@ -265,7 +259,7 @@ class RenewableLease(Lease):
         return run(self._release())
 
     def keep(self) -> None:
-        """Renew in a thread, see `Lease.keep`."""
+        """Renew in a thread, at each third of the lease, until it is released or lost, or has no references left."""
         stop = self._stop
         held = weakref.ref(self, lambda _: stop.put(None))
         threading.Thread(
@@ -280,9 +274,7 @@ class AsyncRenewableLease(Lease):
         self._enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         await self._leave(error, self.release)
 
     async def renew(self, lease: float | None = None) -> bool:
@@ -295,8 +287,42 @@ class AsyncRenewableLease(Lease):
         return self._released if self._released is not None else await asyncio.shield(in_background(self._release()))
 
     def keep(self) -> None:
-        """Renew in a task, see `Lease.keep`."""
+        """Renew in a task, as `RenewableLease.keep`."""
         in_background(_keep_in_loop(weakref.ref(self), self._next_renewal()))
+
+
+class OnOneServer(Lease):
+    """A lease on one server; ``calls`` builds the calls that renew and release its grant, for clients of both kinds."""
+
+    def __init__(
+        self, client: Any, calls: Any, grant: Any, *, identity: str | bytes, owner: str, **options: Any
+    ) -> None:
+        super().__init__(identity, owner, **options)
+        self._client, self._calls, self._grant = client, calls, grant
+
+    async def _extend(self, seconds: float) -> object:
+        return await ask(self._client, self._calls.renew(self._grant, seconds))
+
+    async def _give_back(self) -> object:
+        return await ask(self._client, self._calls.release(self._grant))
+
+
+async def undo(client: Any, calls: Any, grant: Any, what: str) -> None:
+    """Release what a call may have got that was cancelled or interrupted; ``what`` is for the log."""
+    try:
+        await ask(client, calls.release(grant))
+    except RedisError as error:
+        logger.warning("celery_throttle: cannot %s: %s", what, error)
+
+
+@asynccontextmanager
+async def held_block(acquired: Any, refusal: str) -> AsyncIterator[Any]:
+    """Hold a lease for a block, given what ``acquire`` returns; raise `NotAcquired` if that is None."""
+    held = await settled(acquired)
+    if held is None:
+        raise NotAcquired(refusal)
+    async with held.block():
+        yield held
 
 
 def _keep(held: weakref.ref[Lease], stop: SimpleQueue[None], pause: float | None) -> None:
@@ -348,4 +374,4 @@ def next_look(lease_left: float) -> float:
 
 def store_time(microseconds: int) -> datetime:
     """Return a time of the store's clock as a datetime."""
-    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
+    return _EPOCH + timedelta(microseconds=microseconds)

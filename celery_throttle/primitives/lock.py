@@ -4,58 +4,44 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_with_fixes
-from celery_throttle.errors import NotAcquired
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.primitives.checks import checked_client, patience, shown
-from celery_throttle.primitives.driving import ask, blocking, blocking_block, settled
+from celery_throttle.primitives.driving import Client, ask, blocking, blocking_block
 from celery_throttle.primitives.lease import (
     AsyncRenewableLease,
     Lease,
+    OnOneServer,
     RenewableLease,
     afterwards,
-    logger,
+    held_block,
     next_look,
+    undo,
 )
-from celery_throttle.primitives.lock_calls import Grant, LockCalls, LockInfo, answer, info
+from celery_throttle.primitives.lock_calls import LockCalls, LockInfo, answer, info
 from celery_throttle.primitives.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
-    from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
 
     from celery_throttle.primitives.lock_calls import Attempt
 
 __all__ = ["AsyncHeldLock", "AsyncIdentityLock", "HeldLock", "IdentityLock", "LockInfo"]
 
 
-class _Held(Lease):
+class _Held(OnOneServer):
     """One grant of a lock, on a client of either kind."""
 
-    def __init__(
-        self,
-        client: Any,
-        calls: LockCalls,
-        attempt: Attempt,
-        *,
-        fencing_token: int,
-        deadline: float,
-        on_lost: Callable[[Any], object] | None,
-    ) -> None:
-        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
-        self.fencing_token = fencing_token
-        self._client, self._calls, self._grant = client, calls, Grant(attempt.key, attempt.owner, fencing_token)
-
-    async def _extend(self, seconds: float) -> object:
-        return await ask(self._client, self._calls.renew(self._grant, seconds))
-
-    async def _give_back(self) -> object:
-        return await ask(self._client, self._calls.release(self._grant))
+    @property
+    def fencing_token(self) -> int:
+        """The token of the grant."""
+        return int(self._grant.fencing_token)
 
 
 class HeldLock(_Held, RenewableLease):
@@ -76,13 +62,15 @@ class AsyncHeldLock(_Held, AsyncRenewableLease):
     """As `HeldLock`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
 
-class _Locks:
+class _Locks(Generic[Client]):
     """What both kinds of locks have."""
 
+    _awaits: ClassVar[bool]
     _held: ClassVar[type[HeldLock | AsyncHeldLock]]
 
-    def __init__(self, client: Any, prefix: str, lease: float, *, awaits: bool) -> None:
-        self._client, self._awaits = checked_client(client, awaits=awaits), awaits
+    @with_fixes()
+    def __init__(self, client: Client, *, prefix: str = "throttle", lease: float = 60.0) -> None:
+        self._client: Any = checked_client(client, awaits=self._awaits)
         self._calls = LockCalls(prefix, lease)
 
     async def _attempt(self, attempt: Attempt, on_lost: Callable[[Any], object] | None) -> Any:
@@ -91,11 +79,19 @@ class _Locks:
         granted, holder = answer(await ask(self._client, attempt.call))
         if not granted:
             return holder
-        token, deadline = holder.fencing_token, started + attempt.lease
-        return self._held(self._client, self._calls, attempt, fencing_token=token, deadline=deadline, on_lost=on_lost)
+        return self._held(
+            self._client,
+            self._calls,
+            replace(attempt.grant, fencing_token=holder.fencing_token),
+            identity=attempt.identity,
+            owner=attempt.grant.owner,
+            seconds=attempt.lease,
+            deadline=started + attempt.lease,
+            on_lost=on_lost,
+        )
 
     async def _wait(self, attempt: Attempt, deadline: float, on_lost: Callable[[Any], object] | None) -> Any:
-        hints = Mailbox(self._client, attempt.key, None, awaits=self._awaits)
+        hints = Mailbox(self._client, attempt.grant.key, None, awaits=self._awaits)
         try:
             while True:
                 # The first wait ends with the subscription. The attempt after it finds an earlier release.
@@ -109,16 +105,8 @@ class _Locks:
         finally:
             await hints.close()
 
-    async def _undo(self, attempt: Attempt) -> None:
-        """Release the lock that a call may have got which was cancelled or interrupted."""
-        try:
-            await ask(self._client, self._calls.release(Grant(attempt.key, attempt.owner, None)))
-        except RedisError as error:
-            logger.warning("celery_throttle: cannot release %s: %s", shown(attempt.identity), error)
 
-
-@constructor_with_fixes()
-class AsyncIdentityLock(_Locks):
+class AsyncIdentityLock(_Locks[AsyncRedis]):
     """As `IdentityLock`, with the same arguments, on an asyncio client; both may be used on one prefix.
 
     ::
@@ -138,10 +126,7 @@ class AsyncIdentityLock(_Locks):
         the lock. If the loop ends before that, the lock lasts until the end of its lease.
     """
 
-    _held = AsyncHeldLock
-
-    def __init__(self, client: AsyncRedis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
-        super().__init__(client, prefix, lease, awaits=True)
+    _awaits, _held = True, AsyncHeldLock
 
     async def acquire(
         self,
@@ -166,7 +151,8 @@ class AsyncIdentityLock(_Locks):
         except BaseException as error:
             # An owner that was given may have had the lock before, so only a lock with a new owner is released.
             if owner is None:
-                await afterwards(self._undo(attempt), error, awaits=self._awaits)
+                work = undo(self._client, self._calls, attempt.grant, f"release {shown(identity)}")
+                await afterwards(work, error, awaits=self._awaits)
             raise
         if held is not None and renew:
             held.keep()
@@ -185,10 +171,8 @@ class AsyncIdentityLock(_Locks):
     ) -> AsyncIterator[AsyncHeldLock]:
         """As `IdentityLock.hold`."""
         options: Any = {"owner": owner, "timeout": timeout, "renew": renew, "on_lost": on_lost}
-        held = await settled(self.acquire(identity, lease, blocking=True, **options))
-        if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
-        async with held.block():
+        acquired = self.acquire(identity, lease, blocking=True, **options)
+        async with held_block(acquired, f"{shown(identity)} was held by another owner for {timeout} seconds") as held:
             yield held
 
     async def locked_by(self, identity: str | bytes) -> LockInfo | None:
@@ -200,8 +184,7 @@ class AsyncIdentityLock(_Locks):
         return bool(await ask(self._client, self._calls.forget(identity, fencing_token)))
 
 
-@constructor_with_fixes()
-class IdentityLock(_Locks):
+class IdentityLock(_Locks[Redis]):
     """Locks by identity: one holder for each, with a lease that ends by itself and a fencing token.
 
     An order number, an account, the arguments of a job: any str or bytes, of any length (text counts as its UTF-8
@@ -255,10 +238,7 @@ class IdentityLock(_Locks):
         returns, which with redis-py's defaults is up to a minute late on a frozen server; ``lost`` is exact.
     """
 
-    _held = HeldLock
-
-    def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
-        super().__init__(client, prefix, lease, awaits=False)
+    _awaits, _held = False, HeldLock
 
     @blocking(AsyncIdentityLock.acquire)
     def acquire(self) -> HeldLock | None:

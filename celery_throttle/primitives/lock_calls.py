@@ -45,31 +45,26 @@ class LockInfo:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """An attempt to take a lock; sent twice, the call still takes the lock once."""
-
-    identity: str | bytes
-    key: str
-    owner: str
-    lease: float
-    call: Call
-
-
-@dataclass(frozen=True)
 class Grant:
     """One grant of a lock. Without a token, the present grant of the owner."""
 
     key: str
     owner: str
-    fencing_token: int | None
+    fencing_token: int | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt to get a grant; sent twice, the call still takes the lock once."""
+
+    identity: str | bytes
+    grant: Grant
+    lease: float
+    call: Call
 
 
 class LockCalls:
-    """Builds the calls for the locks of one prefix.
-
-    Args:
-        prefix: the beginning of all keys.
-        lease: default lease in seconds.
+    """Builds the calls for the locks of one prefix; ``lease``: the default, in seconds.
 
     Raises:
         ConfigurationError: an argument cannot work; all methods raise it, too.
@@ -91,9 +86,9 @@ class LockCalls:
         """Return the attempt to take the lock."""
         lease = self.lease if lease is None else seconds("lease", lease, LEAST)
         owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else text("owner", owner, usual="web-1")
-        key = self.key(identity)
-        call = _call("acquire", (key, self._fence), owner, round(lease * 1000))
-        return Attempt(identity, key, owner, lease, call)
+        grant = Grant(self.key(identity), owner)
+        call = _call("acquire", (grant.key, self._fence), owner, round(lease * 1000))
+        return Attempt(identity, grant, lease, call)
 
     def renew(self, grant: Grant, lease: float) -> Call:
         """Return the call that sets the rest of the lease to ``lease`` seconds."""

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from celery_throttle.primitives.driving import settled
-from celery_throttle.primitives.semaphore_calls import AGAIN, IDLE, hint_in
+
+#: Most mailboxes that are kept while they are not used; each is a connection.
+IDLE = 8
+#: Seconds between two attempts to subscribe.
+_AGAIN = 0.2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -21,12 +25,7 @@ __all__ = ["Mailbox", "Mailboxes"]
 
 
 class Mailbox:
-    """One channel, subscribed at the first wait, on a client of either kind.
-
-    Attributes:
-        channel: its name.
-        place: the process, or the event loop, that has the connection.
-    """
+    """One channel, subscribed at the first wait; ``place``: the process or the event loop that has the connection."""
 
     def __init__(self, client: Any, channel: str, place: object, *, awaits: bool) -> None:
         self.channel, self.place, self._awaits = channel, place, awaits
@@ -41,10 +40,10 @@ class Mailbox:
         try:
             if not self._hints.subscribed:
                 await settled(self._hints.subscribe(self.channel))
-            return hint_in(await settled(self._hints.get_message(timeout=timeout)))
+            return _hint_in(await settled(self._hints.get_message(timeout=timeout)))
         except RedisError:
             await self.close()
-            await settled((asyncio if self._awaits else time).sleep(min(timeout, AGAIN)))
+            await settled((asyncio if self._awaits else time).sleep(min(timeout, _AGAIN)))
             return ""
 
     async def close(self) -> None:
@@ -89,3 +88,11 @@ class Mailboxes:
                 return Mailbox(self._client, self._channel(), place, awaits=self._awaits)
             if mailbox.place == place:
                 return mailbox
+
+
+def _hint_in(message: dict[str, Any] | None) -> str | None:
+    """Return the text of a message of redis-py; '' if the message is about the subscription."""
+    if message is None:
+        return None
+    data = message["data"] if message["type"] == "message" else ""
+    return data.decode() if isinstance(data, bytes) else str(data)

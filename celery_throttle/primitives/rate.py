@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.core.checks import TEN_YEARS, seconds, text, whole
-from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.rates import Rate, read_bursts, read_rates
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as shown
-from celery_throttle.core.wrong_calls import constructor_with_fixes
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_client, named_key
-from celery_throttle.primitives.driving import ask, blocking
+from celery_throttle.primitives.driving import Client, ask, blocking
+from celery_throttle.primitives.lease import store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
-    from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
+    from collections.abc import Sequence
+    from datetime import datetime
 
 __all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "Reservation"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
 #: In microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
 _HORIZON = int(TEN_YEARS) * _SECOND
@@ -59,6 +60,7 @@ class _Slot:
     start: datetime
     delay: float
     call_id: str = field(repr=False)
+    _limiter: Any = field(repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.booked
@@ -67,7 +69,6 @@ class _Slot:
         return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {shown(self.delay)}"
 
 
-@dataclass(frozen=True)
 class Reservation(_Slot):
     """The answer to a call that books a start; true if the start is booked.
 
@@ -78,86 +79,22 @@ class Reservation(_Slot):
         call_id: the id of the booking in the store.
     """
 
-    _limiter: RateLimiter = field(repr=False, compare=False)
-
     def cancel(self) -> bool:
         """Give the start back; return whether that was possible. Only the last booking can be given back."""
-        return self._limiter.cancel(self.call_id)
+        return bool(self._limiter.cancel(self.call_id))
 
 
-@dataclass(frozen=True)
 class AsyncReservation(_Slot):
     """As `Reservation`."""
 
-    _limiter: AsyncRateLimiter = field(repr=False, compare=False)
-
     async def cancel(self) -> bool:
         """As `Reservation.cancel`."""
-        return await self._limiter.cancel(self.call_id)
-
-
-@dataclass(frozen=True)
-class _Calls:
-    """Builds the calls of one limiter, and reads their replies."""
-
-    key: str
-    rates: tuple[Rate, ...]
-    bursts: tuple[int, ...]
-    #: one for each rate: its unit, and a number among those of the same unit
-    fields: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, rates: str | Rate | Sequence[str | Rate], burst: int | Sequence[int], prefix: str) -> _Calls:
-        read = read_rates(rates)
-        units = [rate.unit for rate in read]
-        # Without the count in the name, so that bookings stay when the count of a rate changes.
-        fields = tuple(f"{unit}{units[:position].count(unit)}" for position, unit in enumerate(units))
-        return cls(named_key(prefix, "rate", name), read, _bursts(burst, read), fields)
-
-    def __str__(self) -> str:
-        return f"{self.key!r} " + ", ".join(
-            f"{rate} burst {burst}" for rate, burst in zip(self.rates, self.bursts, strict=True)
-        )
-
-    def take(self, cost: int, max_wait: int, call_id: str) -> Call:
-        return self._ask("take", cost, max_wait, call_id)
-
-    def peek(self, cost: int) -> Call:
-        return self._ask("peek", cost, 0, "")
-
-    def cancel(self, call_id: str) -> Call:
-        name = text("call_id", call_id)
-        return Call(Script.load("rate/cancel"), (1, self.key, name, len(self.fields), *self.fields))
-
-    def decision(self, raw: Any) -> Decision:
-        allowed, now, start, *booked = raw
-        # The end of the bookings of each rate: microseconds, and 1/`count` microseconds.
-        until = zip(booked[::2], booked[1::2], self.rates, self.bursts, strict=True)
-        left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
-        return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
-
-    def _ask(self, verb: str, cost: int, max_wait: int, call_id: str) -> Call:
-        whole("cost", cost, 1, _MOST)
-        arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
-        for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
-            arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
-        return Call(Script.load(f"rate/{verb}", "rate/gcra", "rate/bookings"), tuple(arguments))
+        return bool(await self._limiter.cancel(self.call_id))
 
 
 def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
     """Return how many starts of a burst are left if the bookings of a rate end ``ahead`` microseconds from now."""
     return (burst * rate.period - ahead * rate.count - parts) // rate.period
-
-
-def _bursts(burst: int | Sequence[int], rates: Sequence[Rate]) -> tuple[int, ...]:
-    bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
-    if len(bursts) != len(rates):
-        raise ConfigurationError(
-            f"burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or one for each"
-        )
-    for rate, several in zip(rates, bursts, strict=True):
-        _spacing("burst", rate, whole("burst", several, 1, _MOST))
-    return bursts
 
 
 def _spacing(what: str, rate: Rate, amount: int) -> tuple[int, int]:
@@ -179,23 +116,58 @@ def _name(call_id: str | None) -> str:
 
 def _slot(raw: Any) -> tuple[bool, datetime, float]:
     booked, now, start, *_ = raw
-    return bool(booked), _EPOCH + timedelta(microseconds=start), max(start - now, 0) / _SECOND
+    return bool(booked), store_time(start), max(start - now, 0) / _SECOND
 
 
-class _Limiter:
+class _Limiter(Generic[Client]):
     """What both kinds of limiters have."""
 
+    _awaits: ClassVar[bool]
     _reservation: ClassVar[Any]
 
-    def __init__(self, client: Any, calls: _Calls, *, awaits: bool) -> None:
-        self._client, self._calls = checked_client(client, awaits=awaits), calls
+    @with_fixes()
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        rates: str | Rate | Sequence[str | Rate],
+        *,
+        burst: int | Sequence[int] = 1,
+        prefix: str = "throttle",
+    ) -> None:
+        self._rates = read_rates(rates)
+        self._bursts = read_bursts("", burst, self._rates, _MOST)
+        for rate, several in zip(self._rates, self._bursts, strict=True):
+            _spacing("burst", rate, several)
+        self._key = named_key(prefix, "rate", name)
+        self._client: Any = checked_client(client, awaits=self._awaits)
+        units = [rate.unit for rate in self._rates]
+        # One for each rate: its unit, and a number among those of the same unit. Without the count, so that bookings
+        # stay when the count of a rate changes.
+        self._fields = [f"{unit}{units[:position].count(unit)}" for position, unit in enumerate(units)]
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._calls}>"
+        rates = (f"{rate} burst {burst}" for rate, burst in zip(self._rates, self._bursts, strict=True))
+        return f"<{type(self).__name__} {self._key!r} {', '.join(rates)}>"
+
+    async def _ask(self, verb: str, cost: int, max_wait: int = 0, call_id: str = "") -> Any:
+        whole("cost", cost, 1, _MOST)
+        arguments: list[str | int] = [1, self._key, call_id, max_wait, len(self._rates)]
+        for name, rate, burst in zip(self._fields, self._rates, self._bursts, strict=True):
+            arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
+        return await ask(
+            self._client, Call(Script.load(f"rate/{verb}", "rate/gcra", "rate/bookings"), tuple(arguments))
+        )
+
+    def _decision(self, raw: Any) -> Decision:
+        allowed, now, start, *booked = raw
+        # The end of the bookings of each rate: microseconds, and 1/`count` microseconds.
+        until = zip(booked[::2], booked[1::2], self._rates, self._bursts, strict=True)
+        left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
+        return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
 
 
-@constructor_with_fixes()
-class AsyncRateLimiter(_Limiter):
+class AsyncRateLimiter(_Limiter[AsyncRedis]):
     """As `RateLimiter`, on an asyncio client.
 
     For example::
@@ -205,42 +177,33 @@ class AsyncRateLimiter(_Limiter):
         await asyncio.sleep(slot.delay)
     """
 
-    _reservation = AsyncReservation
-
-    def __init__(
-        self,
-        client: AsyncRedis,
-        name: str,
-        rates: str | Rate | Sequence[str | Rate],
-        *,
-        burst: int | Sequence[int] = 1,
-        prefix: str = "throttle",
-    ) -> None:
-        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=True)
+    _awaits, _reservation = True, AsyncReservation
 
     async def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
         """As `RateLimiter.acquire`."""
-        return self._calls.decision(await ask(self._client, self._calls.take(cost, 0, _name(call_id))))
+        return self._decision(await self._ask("take", cost, 0, _name(call_id)))
 
     async def peek(self, cost: int = 1) -> Decision:
         """As `RateLimiter.peek`."""
-        return self._calls.decision(await ask(self._client, self._calls.peek(cost)))
+        return self._decision(await self._ask("peek", cost))
 
     async def reserve(
         self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None
     ) -> AsyncReservation:
         """As `RateLimiter.reserve`."""
         call_id = _name(call_id)
-        raw = await ask(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
+        raw = await self._ask("take", cost, _microseconds(max_wait), call_id)
         return self._reservation(*_slot(raw), call_id, self)
 
     async def cancel(self, call_id: str) -> bool:
         """As `RateLimiter.cancel`."""
-        return bool(await ask(self._client, self._calls.cancel(call_id)))
+        call = Call(
+            Script.load("rate/cancel"), (1, self._key, text("call_id", call_id), len(self._fields), *self._fields)
+        )
+        return bool(await ask(self._client, call))
 
 
-@constructor_with_fixes()
-class RateLimiter(_Limiter):
+class RateLimiter(_Limiter[Redis]):
     """A limit on starts per second, minute, hour or day, over all processes::
 
         from celery_throttle.primitives import RateLimiter
@@ -297,18 +260,7 @@ class RateLimiter(_Limiter):
         the server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
     """
 
-    _reservation = Reservation
-
-    def __init__(
-        self,
-        client: Redis,
-        name: str,
-        rates: str | Rate | Sequence[str | Rate],
-        *,
-        burst: int | Sequence[int] = 1,
-        prefix: str = "throttle",
-    ) -> None:
-        super().__init__(client, _Calls.of(name, rates, burst, prefix), awaits=False)
+    _awaits, _reservation = False, Reservation
 
     @blocking(AsyncRateLimiter.acquire)
     def acquire(self) -> Decision:

@@ -6,116 +6,43 @@ import asyncio
 import random
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.core.checks import seconds
-from celery_throttle.core.wrong_calls import constructor_with_fixes
-from celery_throttle.errors import NotAcquired, StoreUnavailable
+from celery_throttle.core.wrong_calls import with_fixes
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.primitives.checks import LEAST, patience, shown
-from celery_throttle.primitives.driving import blocking, blocking_block, settled
-from celery_throttle.primitives.lease import AsyncRenewableLease, Lease, RenewableLease
-from celery_throttle.primitives.lock_calls import Grant, LockCalls
-from celery_throttle.primitives.redlock_nodes import AsyncNode, Node
-from celery_throttle.primitives.redlock_votes import (
-    RETRY,
-    Failed,
-    Votes,
-    check_servers,
-    checked_drift,
-    ended,
-    ends_sooner,
-    granted,
-    still_held,
-)
+from celery_throttle.primitives.driving import Client, blocking, blocking_block, settled
+from celery_throttle.primitives.lease import AsyncRenewableLease, Lease, RenewableLease, held_block
+from celery_throttle.primitives.lock_calls import LockCalls
+from celery_throttle.primitives.redlock_quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
-
     from celery_throttle.primitives.lock_calls import Attempt
-    from celery_throttle.primitives.redlock_nodes import Question
-    from celery_throttle.store.scripts import Call
 
 __all__ = ["AsyncHeldRedlock", "AsyncRedlock", "HeldRedlock", "Redlock"]
 
-
-class Quorum:
-    """The servers of a lock; each call goes to all of them at the same time.
-
-    Args:
-        nodes: one for each server.
-        node_timeout: seconds to wait for replies.
-    """
-
-    def __init__(self, nodes: Sequence[Node], node_timeout: float) -> None:
-        self._nodes, self._timeout = nodes, node_timeout
-        self._votes = Votes(len(nodes), node_timeout)
-
-    async def take(self, call: Call) -> bool:
-        """Run lock/acquire.lua; return whether a majority granted the lock.
-
-        Raises:
-            StoreUnavailable: less than a majority of the servers replied.
-        """
-        question = self._ask(call)
-        taken = False
-        try:
-            taken = self._votes.taken(await question.wait(self._timeout, self._votes.decided(granted)))
-        finally:
-            if not taken:
-                question.withdraw()
-        return taken
-
-    async def keep(self, call: Call) -> bool:
-        """Run lock/acquire.lua for a held lock; return whether a majority still had the lock.
-
-        A server that came back empty takes the lock again, but its vote does not count until the next renewal.
-
-        Raises:
-            StoreUnavailable: too few servers replied for a result.
-        """
-        replies = await self._ask(call).wait(self._timeout, self._votes.decided(still_held))
-        return self._votes.verdict(replies, still_held)
-
-    async def give_back(self, call: Call, lease: float) -> bool:
-        """Run lock/release.lua; return whether a majority still had the lock.
-
-        A server that is out of reach gets the call when it is back, unless the lease is over by then.
-
-        Raises:
-            StoreUnavailable: too few servers replied for a result.
-        """
-        replies = await self.give_back_later(call, lease).wait(self._timeout, self._votes.decided(ended))
-        return self._votes.verdict(replies, ended)
-
-    def give_back_later(self, call: Call, lease: float) -> Question:
-        """As `give_back`, without waiting for replies."""
-        question = self._nodes[0].question(call, len(self._nodes), time.monotonic() + lease)
-        for index, node in enumerate(self._nodes):
-            node.send(question, index)
-        return question
-
-    def _ask(self, call: Call) -> Question:
-        """Send a call to all servers; one that has not answered an earlier call in time counts as failed at once."""
-        question = self._nodes[0].question(call, len(self._nodes), 0.0)
-        for index, node in enumerate(self._nodes):
-            if node.silent_for() > self._timeout:
-                question.reply(index, Failed(TimeoutError("does not answer")))
-            else:
-                node.send(question, index)
-        return question
+#: Seconds between two attempts; random, so that callers that split the votes do not split them again.
+_RETRY = (0.02, 0.2)
+_MAX_DRIFT = 0.5
+#: Twice the precision of expiry on the servers (one millisecond), as in the algorithm.
+_PRECISION = 0.002
 
 
 class _Held(Lease):
     """A lock held on the majority, on clients of either kind."""
 
     def __init__(
-        self, lock: _Redlock, attempt: Attempt, *, deadline: float, on_lost: Callable[[Any], object] | None
+        self, lock: _Redlock[Any], attempt: Attempt, *, deadline: float, on_lost: Callable[[Any], object] | None
     ) -> None:
-        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
-        self._lock, self._key = lock, attempt.key
+        owner = attempt.grant.owner
+        super().__init__(attempt.identity, owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        self._lock, self._giving_back = lock, lock.calls.release(attempt.grant)
 
     async def _extend(self, seconds: float) -> object:
         call = self._lock.calls.acquire(self.identity, seconds, self.owner).call
@@ -124,16 +51,13 @@ class _Held(Lease):
         finally:
             # It was released during the call. On a server that got the release first, this call took it again.
             if self._releasing:
-                self._lock.quorum.give_back_later(self._giving_back(), seconds)
+                self._lock.quorum.give_back_later(self._giving_back, seconds)
 
     async def _give_back(self) -> object:
-        return await self._lock.quorum.give_back(self._giving_back(), self._seconds)
+        return await self._lock.quorum.give_back(self._giving_back, self._seconds)
 
     def _end_of(self, started: float, seconds: float) -> float:
-        return max(self._deadline, started + seconds - self._lock.drift(seconds))
-
-    def _giving_back(self) -> Call:
-        return self._lock.calls.release(Grant(self._key, self.owner, None))
+        return max(self._deadline, self._lock.end_of(started, seconds))
 
 
 class HeldRedlock(_Held, RenewableLease):
@@ -153,25 +77,35 @@ class AsyncHeldRedlock(_Held, AsyncRenewableLease):
     """As `HeldRedlock`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
 
-class _Redlock:
+class _Redlock(Generic[Client]):
     """What both kinds of Redlocks have."""
 
+    _awaits: ClassVar[bool]
     _held: ClassVar[type[HeldRedlock | AsyncHeldRedlock]]
 
+    @with_fixes()
     def __init__(
-        self, clients: Sequence[Any], prefix: str, lease: float, node_timeout: float, drift: float, *, awaits: bool
+        self,
+        clients: Sequence[Client],
+        *,
+        prefix: str = "throttle",
+        lease: float = 10.0,
+        node_timeout: float = 0.2,
+        drift: float = 0.01,
     ) -> None:
-        check_servers(clients, awaits=awaits)
+        timeout = seconds("node_timeout", node_timeout, LEAST)
+        self.quorum = Quorum(clients, timeout, awaits=self._awaits)
         self.calls = LockCalls(prefix, lease)
-        self.quorum = Quorum(
-            [(AsyncNode if awaits else Node)(client) for client in clients],
-            seconds("node_timeout", node_timeout, LEAST),
-        )
-        self._drift, self._sleep = checked_drift(drift), asyncio.sleep if awaits else time.sleep
+        given: object = drift
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= _MAX_DRIFT:
+            raise ConfigurationError(
+                f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}: write drift=0.01"
+            )
+        self._drift = drift
 
-    def drift(self, lease: float) -> float:
-        """Return how many seconds earlier than on the servers a lease ends for the holder."""
-        return ends_sooner(lease, self._drift)
+    def end_of(self, started: float, lease: float) -> float:
+        """Return the end of a lease for its holder, which is a little earlier than on the servers."""
+        return started + lease - lease * self._drift - _PRECISION
 
     async def _attempt(
         self, identity: str | bytes, lease: float | None, on_lost: Callable[[Any], object] | None
@@ -186,19 +120,17 @@ class _Redlock:
         except (asyncio.CancelledError, KeyboardInterrupt):
             self._give_back(attempt)
             raise
-        deadline = started + attempt.lease - self.drift(attempt.lease)
+        deadline = self.end_of(started, attempt.lease)
         if taken and time.monotonic() < deadline:
             return self._held(self, attempt, deadline=deadline, on_lost=on_lost), None
         self._give_back(attempt)
         return None, trouble
 
     def _give_back(self, attempt: Attempt) -> None:
-        release = self.calls.release(Grant(attempt.key, attempt.owner, None))
-        self.quorum.give_back_later(release, attempt.lease)
+        self.quorum.give_back_later(self.calls.release(attempt.grant), attempt.lease)
 
 
-@constructor_with_fixes()
-class AsyncRedlock(_Redlock):
+class AsyncRedlock(_Redlock[AsyncRedis]):
     """As `Redlock`, with the same arguments, on asyncio clients; both may be used on the same servers.
 
     ::
@@ -218,18 +150,7 @@ class AsyncRedlock(_Redlock):
         the loop ends before that, the lock lasts until the end of its lease. Use one object in one loop.
     """
 
-    _held = AsyncHeldRedlock
-
-    def __init__(
-        self,
-        clients: Sequence[AsyncRedis],
-        *,
-        prefix: str = "throttle",
-        lease: float = 10.0,
-        node_timeout: float = 0.2,
-        drift: float = 0.01,
-    ) -> None:
-        super().__init__(clients, prefix, lease, node_timeout, drift, awaits=True)
+    _awaits, _held = True, AsyncHeldRedlock
 
     async def acquire(
         self,
@@ -243,12 +164,13 @@ class AsyncRedlock(_Redlock):
     ) -> AsyncHeldRedlock | None:
         """As `Redlock.acquire`; a task renews, and ``on_lost`` is called in the event loop."""
         deadline = time.monotonic() + patience(blocking, timeout)
+        sleep: Any = asyncio.sleep if self._awaits else time.sleep
         while True:
             held, trouble = await self._attempt(identity, lease, on_lost)
             left = deadline - time.monotonic()
             if held is not None or left <= 0:
                 break
-            await settled(self._sleep(min(left, random.uniform(*RETRY))))  # noqa: S311 - no secret
+            await settled(sleep(min(left, random.uniform(*_RETRY))))  # noqa: S311 - no secret
         if trouble is not None:
             raise trouble
         if held is not None and renew:
@@ -267,15 +189,12 @@ class AsyncRedlock(_Redlock):
     ) -> AsyncIterator[AsyncHeldRedlock]:
         """As `Redlock.hold`."""
         options: Any = {"timeout": timeout, "renew": renew, "on_lost": on_lost}
-        held = await settled(self.acquire(identity, lease, blocking=True, **options))
-        if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
-        async with held.block():
+        acquired = self.acquire(identity, lease, blocking=True, **options)
+        async with held_block(acquired, f"{shown(identity)} was held by another owner for {timeout} seconds") as held:
             yield held
 
 
-@constructor_with_fixes()
-class Redlock(_Redlock):
+class Redlock(_Redlock[Redis]):
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 
     The locks work while a minority of the servers is down, frozen or has lost its data. Times are seconds. ::
@@ -318,18 +237,7 @@ class Redlock(_Redlock):
         check its fencing token. Waiting is neither fair nor woken: a waiting acquire tries again at random times.
     """
 
-    _held = HeldRedlock
-
-    def __init__(
-        self,
-        clients: Sequence[Redis],
-        *,
-        prefix: str = "throttle",
-        lease: float = 10.0,
-        node_timeout: float = 0.2,
-        drift: float = 0.01,
-    ) -> None:
-        super().__init__(clients, prefix, lease, node_timeout, drift, awaits=False)
+    _awaits, _held = False, HeldRedlock
 
     @blocking(AsyncRedlock.acquire)
     def acquire(self) -> HeldRedlock | None:

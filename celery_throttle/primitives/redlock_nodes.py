@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -18,17 +19,27 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.primitives.driving import ask, run, settled
 from celery_throttle.primitives.lease import in_background
-from celery_throttle.primitives.redlock_votes import AGAIN, BACKLOG, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["AsyncNode", "Node", "Question"]
+__all__ = ["AsyncNode", "Failed", "Node", "Question"]
 
+#: Seconds between two attempts to send a release to a server out of reach.
+AGAIN = 0.1
+#: Most queued calls for a node that does not answer. Above it the oldest are dropped, because their leases end first.
+BACKLOG = 1000
 #: Seconds without a call after which the thread of a node ends.
 _IDLE = 10.0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Stands for the missing reply of a server."""
+
+    error: Exception
 
 
 class Question:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from celery_throttle.core.wrong_calls import constructor_with_fixes
+from celery_throttle.core.wrong_calls import with_fixes
 from celery_throttle.primitives.checks import checked_client, patience, shown
-from celery_throttle.primitives.driving import ask, blocking, blocking_block, settled
+from celery_throttle.primitives.driving import Client, ask, blocking, blocking_block
 from celery_throttle.primitives.lease import (
     AsyncRenewableLease,
-    Lease,
+    OnOneServer,
     RenewableLease,
     afterwards,
-    logger,
+    held_block,
     next_look,
+    undo,
 )
 from celery_throttle.primitives.mailbox import Mailboxes
 from celery_throttle.primitives.semaphore_calls import (
@@ -26,44 +29,26 @@ from celery_throttle.primitives.semaphore_calls import (
     Granted,
     PermitInfo,
     SemaphoreCalls,
-    SemaphoreState,
     answer,
     hinted,
-    not_acquired,
     state,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from redis import Redis
-    from redis.asyncio import Redis as AsyncRedis
-
     from celery_throttle.primitives.semaphore_calls import Turn, Waits
 
 __all__ = ["AsyncFairSemaphore", "AsyncHeldPermit", "FairSemaphore", "HeldPermit", "PermitInfo"]
 
 
-class _Held(Lease):
+class _Held(OnOneServer):
     """One permit, on a client of either kind."""
 
-    def __init__(
-        self,
-        client: Any,
-        calls: SemaphoreCalls,
-        turn: Turn,
-        granted: Granted,
-        on_lost: Callable[[Any], object] | None,
-    ) -> None:
-        super().__init__(calls.name, turn.holder, seconds=turn.lease, deadline=granted.deadline, on_lost=on_lost)
+    def __init__(self, client: Any, calls: SemaphoreCalls, turn: Turn, granted: Granted, on_lost: Any) -> None:
         self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
-        self._client, self._calls, self._turn = client, calls, turn
-
-    async def _extend(self, seconds: float) -> object:
-        return await ask(self._client, self._calls.renew(self._turn, seconds))
-
-    async def _give_back(self) -> object:
-        return await ask(self._client, self._calls.release(self._turn))
+        times = {"seconds": turn.lease, "deadline": granted.deadline}
+        super().__init__(client, calls, turn, identity=calls.name, owner=turn.holder, on_lost=on_lost, **times)
 
 
 class HeldPermit(_Held, RenewableLease):
@@ -85,20 +70,22 @@ class AsyncHeldPermit(_Held, AsyncRenewableLease):
     """As `HeldPermit`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
 
-class _Semaphore:
+class _Semaphore(Generic[Client]):
     """What both kinds of semaphores have."""
 
+    _awaits: ClassVar[bool]
     _held: ClassVar[type[HeldPermit | AsyncHeldPermit]]
 
-    def __init__(self, client: Any, prefix: str, name: str, limit: int, lease: float, *, awaits: bool) -> None:
-        self._client, self._awaits = checked_client(client, awaits=awaits), awaits
+    @with_fixes()
+    def __init__(self, client: Client, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
+        self._client: Any = checked_client(client, awaits=self._awaits)
         self._calls = SemaphoreCalls(prefix, name, limit, lease)
-        self._mailboxes = Mailboxes(client, self._calls.channel, awaits=awaits)
+        self._mailboxes = Mailboxes(client, self._calls.channel, awaits=self._awaits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(self._calls.name)}>"
 
-    async def _look(self, listed: int = 0) -> SemaphoreState:
+    async def _look(self, listed: int = 0) -> tuple[int, int, tuple[PermitInfo, ...]]:
         return state(await ask(self._client, self._calls.look(listed)))
 
     async def _ask(self, turn: Turn, stay: float = 0, channel: str = "") -> tuple[Granted | Waits | None, float]:
@@ -118,16 +105,8 @@ class _Semaphore:
                 if granted := hinted(hint, turn, found, asked_at):
                     return granted
 
-    async def _withdraw(self, turn: Turn) -> None:
-        """Leave the line, or release the permit that a call may have got which was cancelled or interrupted."""
-        try:
-            await ask(self._client, self._calls.release(turn))
-        except RedisError as error:
-            logger.warning("celery_throttle: cannot leave the line of %s: %s", shown(self._calls.name), error)
 
-
-@constructor_with_fixes()
-class AsyncFairSemaphore(_Semaphore):
+class AsyncFairSemaphore(_Semaphore[AsyncRedis]):
     """As `FairSemaphore`, with the same arguments, on an asyncio client; both share the line of one name.
 
     ::
@@ -148,12 +127,7 @@ class AsyncFairSemaphore(_Semaphore):
         the client also closes the connections that are kept from earlier waits.
     """
 
-    _held = AsyncHeldPermit
-
-    def __init__(
-        self, client: AsyncRedis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle"
-    ) -> None:
-        super().__init__(client, prefix, name, limit, lease, awaits=True)
+    _awaits, _held = True, AsyncHeldPermit
 
     async def acquire(
         self,
@@ -173,7 +147,9 @@ class AsyncFairSemaphore(_Semaphore):
         except RedisError:
             raise  # without a withdrawal, since the server does not answer
         except BaseException as error:
-            await afterwards(self._withdraw(turn), error, awaits=self._awaits)
+            # It may wait in line, or have a permit that was just granted.
+            work = undo(self._client, self._calls, turn, f"leave the line of {shown(self._calls.name)}")
+            await afterwards(work, error, awaits=self._awaits)
             raise
         if not isinstance(granted, Granted):
             return None
@@ -193,15 +169,15 @@ class AsyncFairSemaphore(_Semaphore):
         on_lost: Callable[[Any], object] | None = None,
     ) -> AsyncIterator[AsyncHeldPermit]:
         """As `FairSemaphore.hold`."""
-        held = await settled(self.acquire(holder, timeout, lease, renew=renew, on_lost=on_lost))
-        if held is None:
-            raise not_acquired(self._calls.name, timeout)
-        async with held.block():
+        acquired = self.acquire(holder, timeout, lease, renew=renew, on_lost=on_lost)
+        refusal = f"No permit of {shown(self._calls.name)} was free for {timeout} seconds"
+        async with held_block(acquired, refusal) as held:
             yield held
 
     async def limit(self) -> int:
         """As `FairSemaphore.limit`."""
-        return (await self._look()).limit
+        limit, _, _ = await self._look()
+        return limit
 
     async def set_limit(self, limit: int | None) -> None:
         """As `FairSemaphore.set_limit`."""
@@ -211,15 +187,16 @@ class AsyncFairSemaphore(_Semaphore):
 
     async def holders(self) -> tuple[PermitInfo, ...]:
         """As `FairSemaphore.holders`."""
-        return (await self._look(LISTED)).holders
+        _, _, holders = await self._look(LISTED)
+        return holders
 
     async def waiting(self) -> int:
         """As `FairSemaphore.waiting`."""
-        return (await self._look()).waiting
+        _, waiting, _ = await self._look()
+        return waiting
 
 
-@constructor_with_fixes()
-class FairSemaphore(_Semaphore):
+class FairSemaphore(_Semaphore[Redis]):
     """A number of permits for all programs, first come first served; the permits of a dead program are freed.
 
     ::
@@ -288,10 +265,7 @@ class FairSemaphore(_Semaphore):
         line for six seconds, or a permit for one lease.
     """
 
-    _held = HeldPermit
-
-    def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
-        super().__init__(client, prefix, name, limit, lease, awaits=False)
+    _awaits, _held = False, HeldPermit
 
     @blocking(AsyncFairSemaphore.acquire)
     def acquire(self) -> HeldPermit | None:

@@ -11,38 +11,17 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.checks import seconds, text, whole
 from celery_throttle.core.wording import at
 from celery_throttle.core.wording import seconds as duration
-from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.checks import LEAST, program_name, shown, space
+from celery_throttle.primitives.checks import LEAST, program_name, space
 from celery_throttle.primitives.lease import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = [
-    "AGAIN",
-    "IDLE",
-    "LISTED",
-    "STAY",
-    "Granted",
-    "PermitInfo",
-    "SemaphoreCalls",
-    "SemaphoreState",
-    "Turn",
-    "Waits",
-    "answer",
-    "hint_in",
-    "hinted",
-    "not_acquired",
-    "state",
-]
+__all__ = ["LISTED", "STAY", "Granted", "PermitInfo", "SemaphoreCalls", "Turn", "Waits", "answer", "hinted", "state"]
 
 #: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0
-#: Most mailboxes that are kept while they are not used; each is a connection.
-IDLE = 8
-#: Seconds between two attempts to subscribe.
-AGAIN = 0.2
 _MOST_PERMITS = 1_000_000
 #: Most holders in a list.
 LISTED = 10_000
@@ -73,22 +52,12 @@ class PermitInfo:
 
 
 @dataclass(frozen=True)
-class SemaphoreState:
-    """The state of a semaphore: the number of permits, the number of waiting calls, and the holders."""
-
-    limit: int
-    waiting: int
-    holders: tuple[PermitInfo, ...]
-
-
-@dataclass(frozen=True)
 class Turn:
     """One request for a permit; sent twice, it gets one permit. ``permit`` is its id: a nonce and the holder's name."""
 
     permit: str
     holder: str
     lease: float
-    lease_ms: int
 
 
 @dataclass(frozen=True)
@@ -108,13 +77,7 @@ class Waits:
 
 
 class SemaphoreCalls:
-    """Builds the calls of one semaphore.
-
-    Args:
-        prefix: the beginning of all keys.
-        name: the name of the semaphore.
-        limit: number of permits, if none is set in the store.
-        lease: default lease in seconds.
+    """Builds the calls of one semaphore; ``limit``: if none is set in the store; ``lease``: the default, in seconds.
 
     Raises:
         ConfigurationError: an argument cannot work; all methods raise it, too.
@@ -135,7 +98,7 @@ class SemaphoreCalls:
         """Return a new request for a permit."""
         lease = self.lease if lease is None else seconds("lease", lease, LEAST)
         holder = program_name() if holder is None else text("holder", holder, usual="web-1")
-        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease, round(lease * 1000))
+        return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease)
 
     def acquire(self, turn: Turn, stay: float = 0, channel: str = "") -> Call:
         """Return the call that asks for a permit, or asks again; with ``stay`` 0 it does not wait, or leaves the line.
@@ -145,7 +108,7 @@ class SemaphoreCalls:
             stay: seconds that the request stays in line without another call.
             channel: the channel for the hint that the permit is granted.
         """
-        return self._call("acquire", turn.permit, turn.lease_ms, round(stay * 1000), channel)
+        return self._call("acquire", turn.permit, round(turn.lease * 1000), round(stay * 1000), channel)
 
     def renew(self, turn: Turn, lease: float) -> Call:
         """Return the call that sets the rest of the lease to ``lease`` seconds."""
@@ -179,14 +142,6 @@ def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
     return Waits(ticket, next_ms / 1000 if next_ms >= 0 else math.inf) if code == 0 else None
 
 
-def hint_in(message: dict[str, Any] | None) -> str | None:
-    """Return the text of a message of redis-py; '' if the message is about the subscription."""
-    if message is None:
-        return None
-    data = message["data"] if message["type"] == "message" else ""
-    return data.decode() if isinstance(data, bytes) else str(data)
-
-
 def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Granted | None:
     """Parse a hint; None if it is about another permit or another ticket, or if too little may be left of the lease.
 
@@ -201,16 +156,11 @@ def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Grant
     return Granted(int(ticket), deadline) if deadline - time.monotonic() >= turn.lease * _FRESH else None
 
 
-def state(raw: Any) -> SemaphoreState:
-    """Parse the reply of semaphore/look.lua."""
+def state(raw: Any) -> tuple[int, int, tuple[PermitInfo, ...]]:
+    """Parse the reply of semaphore/look.lua: the number of permits, the number of waiting calls, and the holders."""
     limit, waiting, *listed = raw
     rows = zip(listed[::4], listed[1::4], listed[2::4], listed[3::4], strict=True)
-    return SemaphoreState(limit, waiting, tuple(_info(*row) for row in rows))
-
-
-def not_acquired(name: str, timeout: float | None) -> NotAcquired:
-    """Return the error of a block that got no permit."""
-    return NotAcquired(f"No permit of {shown(name)} was free for {timeout} seconds")
+    return limit, waiting, tuple(_info(*row) for row in rows)
 
 
 def _info(permit: str | bytes, left_ms: int, ticket: int, since_us: int) -> PermitInfo:

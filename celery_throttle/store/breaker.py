@@ -65,12 +65,8 @@ class Breaker:
         self._open = _Open(is_open.why, monotonic() + _TRYING)
         return None
 
-    def begin(self) -> float:
-        """Return the start time of a call, for `failed`."""
-        return monotonic()
-
     def failed(self, why: str, begun: float) -> None:
-        """Record a failed call. The longer the call took, the longer other calls are refused."""
+        """Record a call that failed; ``begun`` is its start. The longer it took, the longer others are refused."""
         now = monotonic()
         self._open = _Open(why, now + min(_TIMES * (now - begun), _LONGEST))
 

@@ -33,12 +33,8 @@ class Caller:
     """A client for the calls that a publish waits for.
 
     It uses the connections of redis-py without its client, because that client doubles the time of a call. It keeps a
-    connection for each thread that calls at the same time. It repeats a call only after
-    a refusal, because another server has the keys or the server lacks the script.
-
-    Args:
-        url: the URL of the store.
-        keys: the keys that the calls use.
+    connection for each thread that calls at the same time. It repeats a call only after a refusal, because another
+    server has the keys or the server lacks the script.
     """
 
     def __init__(self, url: str, keys: Keys | None = None) -> None:

@@ -97,20 +97,13 @@ class Store:
         away: float = 0.0,
         worker: tuple[str, Mapping[str, str]] = ("", {}),
     ) -> Call:
-        """Declare limits.
-
-        Args:
-            known_birth: the birth of the store's data in the caller's last answer, "" at first.
-            limits: the name of each limit, and its declaration.
-            keeps: whether to declare only limits that the store does not have.
-            away: seconds for which the caller could not reach the store; 0: not known.
-            worker: the name of the caller and all its declarations, so that operators can compare workers.
-        """
+        """Declare limits, as `declarations`; ``worker``: its name, and all its declarations."""
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
         whole = write(dict(sorted(everything.items()))) if name else ""
         about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole)
-        return self._call("declare", *about, *_flat(list(limits)))
+        rows = list(limits)
+        return self._call("declare", *about, len(rows), *(text for row in rows for text in row))
 
     def declarations(
         self,
@@ -121,7 +114,14 @@ class Store:
         away: float = 0.0,
         worker: str = "",
     ) -> list[Call]:
-        """Return the calls that declare limits, as `declare` does, a page of limits in each call.
+        """Return the calls that declare limits, a page of limits in each call.
+
+        Args:
+            known_birth: the birth of the store's data in the caller's last answer, "" at first.
+            limits: the name of each limit, and its declaration.
+            keeps: whether to declare only limits that the store does not have.
+            away: seconds for which the caller could not reach the store; 0: not known.
+            worker: the name of the caller if it is a worker, so that operators can compare the declarations of workers.
 
         The caller waits for the answer to each call before it makes the next one. If an answer has another birth than
         the first answer, the store was emptied in between: the caller has to begin with the first call again.
@@ -285,7 +285,3 @@ class Store:
     def _call(self, script: str, *rest: Argument) -> Call:
         which = () if script == ALONE else (script,)
         return Call(Script.of_gate(script), (*self._head, *which, *rest), len(self._head))
-
-
-def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:
-    return [len(rows), *(value for row in rows for value in row)]

@@ -26,11 +26,7 @@ __all__ = [
 
 
 class Overtaken(Exception):
-    """The store ignored a call because it has carried out one with a higher number.
-
-    Attributes:
-        number: the number of the later call.
-    """
+    """The store ignored a call because it has carried out one with a higher ``number``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the store has carried out call {number} of this worker")

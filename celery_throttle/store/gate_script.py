@@ -123,7 +123,7 @@ def _whole(own: str) -> str:
     first = len(at_once)
     made = _MADE.replace("NILS", ", ".join(["nil"] * _ROOM)).replace("CASES", _cases(bodies[first:], first + 1))
     made = made.replace("BODIES", "\n".join(bodies[:first]))
-    parts = [_read(_FIRST), *_constants(), made, _renamed(own, names)]
+    parts = [_read(_FIRST), _constants(), made, _renamed(own, names)]
     text = "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
     return _NOT_CODE.sub("", text)
 
@@ -194,9 +194,8 @@ def shared_functions() -> dict[str, SharedFunction]:
 
 
 @cache
-def _constants() -> tuple[str, ...]:
-    lines = (match.group() for name in _shared() for match in _CONSTANTS.finditer(_read(name)))
-    return ("\n".join(lines),)
+def _constants() -> str:
+    return "\n".join(match.group() for name in _shared() for match in _CONSTANTS.finditer(_read(name)))
 
 
 @cache

@@ -22,6 +22,10 @@ _SLOT = struct.Struct(f">{SLOT}I")
 _NOTHING = (0,) * SLOT
 _RECENT = timedelta(minutes=10)
 _WAITED = slice(Place.WAITED, Place.WAITED + len(WAITS))
+#: The fields of a `Period` that are counters of the same name (see `Place`): numbers, times in ms, and peaks plus one.
+_COUNTED = ("at_once", "parked", "ended", "failed", "reclaimed", "sent_back", "refused", "duplicates")
+_TIMES = ("wait_time", "run_time")
+_PEAKS = ("held_most", "parked_most")
 
 
 class Counted(NamedTuple):
@@ -147,40 +151,19 @@ class History:
     @property
     def total(self) -> Period:
         """The sum of all periods."""
-        first = self.periods[0]
-        sums = {
-            name: sum(getattr(each, name) for each in self.periods)
-            for name in (
-                "at_once",
-                "parked",
-                "ended",
-                "failed",
-                "run_time",
-                "wait_time",
-                "reclaimed",
-                "sent_back",
-                "refused",
-            )
-        }
-        return Period(
-            since=first.since,
-            length=sum(each.length for each in self.periods),
-            waited=tuple(map(sum, zip(*(each.waited for each in self.periods), strict=True))),
-            duplicates=sum(each.duplicates for each in self.periods),
-            held_most=_most(each.held_most for each in self.periods),
-            parked_most=_most(each.parked_most for each in self.periods),
-            **sums,
-        )
+
+        def column(name: str) -> list[Any]:
+            return [getattr(each, name) for each in self.periods]
+
+        sums: dict[str, Any] = {name: sum(column(name)) for name in ("length", *_COUNTED, *_TIMES)}
+        for name in _PEAKS:
+            sums[name] = max((each for each in column(name) if each is not None), default=None)
+        waited = tuple(map(sum, zip(*column("waited"), strict=True)))
+        return Period(since=self.periods[0].since, waited=waited, **sums)
 
 
 def within(share: float, at_once: int, waited: Iterable[int]) -> float | None:
-    """Return the wait in seconds within which this share of the runs started, as `Period.wait`.
-
-    Args:
-        share: the share of the runs, 0 to 1.
-        at_once: as in `Period`.
-        waited: as in `Period`.
-    """
+    """Return the wait in seconds within which this share (0 to 1) of the runs started, as `Period.wait`."""
     counts = (at_once, *waited)
     started, reached = sum(counts), 0
     if not started:
@@ -235,27 +218,12 @@ def _periods(packed: bytes, numbers: range, ring: Ring) -> list[Period]:
 
 
 def _period(slot: tuple[int, ...], number: int, ring: Ring) -> Period:
-    return Period(
-        since=datetime.fromtimestamp(number * ring.seconds, timezone.utc),
-        length=float(ring.seconds),
-        at_once=slot[Place.AT_ONCE],
-        waited=slot[Place.WAITED : Place.WAITED + len(WAITS)],
-        wait_time=slot[Place.WAIT_TIME] / 1000,
-        parked=slot[Place.PARKED],
-        ended=slot[Place.ENDED],
-        failed=slot[Place.FAILED],
-        run_time=slot[Place.RUN_TIME] / 1000,
-        reclaimed=slot[Place.RECLAIMED],
-        sent_back=slot[Place.SENT_BACK],
-        refused=slot[Place.REFUSED],
-        duplicates=slot[Place.DUPLICATES],
-        held_most=slot[Place.HELD_MOST] - 1 if slot[Place.HELD_MOST] else None,
-        parked_most=slot[Place.PARKED_MOST] - 1 if slot[Place.PARKED_MOST] else None,
-    )
-
-
-def _most(numbers: Iterable[int | None]) -> int | None:
-    return max((each for each in numbers if each is not None), default=None)
+    counts = {each.name.lower(): slot[each] for each in Place}
+    values: dict[str, Any] = {name: counts[name] for name in _COUNTED}
+    values |= {name: counts[name] / 1000 for name in _TIMES}
+    values |= {name: counts[name] - 1 if counts[name] else None for name in _PEAKS}
+    since = datetime.fromtimestamp(number * ring.seconds, timezone.utc)
+    return Period(since=since, length=float(ring.seconds), waited=slot[_WAITED], **values)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.wording import at, one_line, seconds
-from celery_throttle.store.heads import task_name_in
+from celery_throttle.store.parcel import task_name_in
 from celery_throttle.store.reading import readable, text, when
 
 if TYPE_CHECKING:

@@ -58,7 +58,8 @@ def count_keys(url: str, keys: Keys) -> Found:
         for ours, others in _pages(client, keys):
             found.keys += len(ours)
             found.held += sum(bool(_HELD.fullmatch(each[len(_space(keys)) :])) for each in ours)
-            found.size = _added(found.size, _sizes(client, ours))
+            sizes = _sizes(client, ours)
+            found.size = None if found.size is None or sizes is None else found.size + sizes
             beginnings = (_BEGINNING.match(each) for each in others)
             some = {each[0].decode(errors="replace") for each in beginnings if each}
             found.others.update(sorted(some)[: _MOST_OTHERS - len(found.others)])
@@ -115,7 +116,3 @@ def _sizes(client: Any, keys: list[bytes]) -> int | None:
     if any(isinstance(each, ResponseError) for each in sizes):
         return None
     return sum(each or 0 for each in sizes)
-
-
-def _added(size: int | None, more: int | None) -> int | None:
-    return None if size is None or more is None else size + more

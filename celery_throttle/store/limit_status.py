@@ -275,24 +275,13 @@ def read_statuses(raw: Any) -> tuple[LimitStatus, ...]:
 
 
 def statuses_from(rows: bytes, now: int) -> tuple[LimitStatus, ...]:
-    return tuple(_status(now, *row) for row in json.loads(rows.decode("utf-8", "surrogatepass")))
+    return tuple(_status(now, row) for row in json.loads(rows.decode("utf-8", "surrogatepass")))
 
 
-def _status(
-    now: int,
-    text_of_bucket: str,
-    declared: str,
-    of_limit: str,
-    of_bucket: str,
-    in_force: int,
-    held: int,
-    parked: int,
-    next_start_ms: float,
-    keys: int = 0,
-    held_of_keys: int = 0,
-    parked_of_keys: int = 0,
-) -> LimitStatus:
-    bucket = Bucket.parse(text_of_bucket)
+def _status(now: int, row: list[Any]) -> LimitStatus:
+    name, declared, of_limit, of_bucket, in_force, held, parked, next_start_ms, *of_keys = row
+    keys, held_of_keys, parked_of_keys = of_keys or (0, 0, 0)  # there if keys of the limit are in use
+    bucket = Bucket.parse(name)
     code = Declaration.parse(declared) if declared else Declaration(None)
     overrides: dict[str, Any] = {}
     # An override of the key takes precedence over one of the limit.

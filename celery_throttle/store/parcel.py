@@ -1,4 +1,4 @@
-"""Pack a message into bytes for the store, and unpack it again.
+"""Pack a message into bytes for the store, unpack it again, and read its head alone: a body may be a pickle.
 
 The head of a message (all but its body) is nearly the same in all messages, and longer than most bodies. The head is
 deflated with the common text as the dictionary (RFC 1951, zlib's `deflateSetDictionary`). That takes some microseconds,
@@ -8,12 +8,13 @@ and the head then takes a quarter of the room.
 from __future__ import annotations
 
 import zlib
-from typing import Any, cast
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, cast
 
 from kombu.message import Message
 from kombu.utils import json
 
-__all__ = ["head_of", "pack", "unpack"]
+__all__ = ["head_of", "pack", "read_head", "task_name_in", "unpack"]
 
 # The other fields of a broker are about one delivery, and mean nothing for the next one.
 _KEPT_DELIVERY_INFO = ("exchange", "routing_key", "redelivered")
@@ -33,6 +34,8 @@ _COMMON = (
 _LEVEL, _WINDOW, _MEMORY = 3, -12, 3
 #: The most bytes of an inflated head. No broker delivers headers of this length, and a few kB can inflate to gigabytes.
 _LONGEST_HEAD = 16 * 1024 * 1024
+#: The most characters of arguments. Celery's own texts have up to 1024, those of other senders any number.
+_LONGEST_TEXT = 1000
 
 
 def pack(message: Message) -> bytes:
@@ -106,3 +109,58 @@ def unpack(parcel: bytes, accept: set[str] | None, *, redelivered: bool) -> Mess
     if compression is not None:
         message.headers["compression"] = compression
     return message
+
+
+class Head(NamedTuple):
+    """The headers of a message.
+
+    Attributes:
+        task_name: the name of the task, None if it is not known.
+        args: the positional arguments as text, cut; None if there is no such text.
+        kwargs: the keyword arguments, in the same form.
+        eta: the time before which the task must not start, None if the task has none.
+    """
+
+    task_name: str | None = None
+    args: str | None = None
+    kwargs: str | None = None
+    eta: datetime | None = None
+
+
+def read_head(raw: bytes) -> Head:
+    """Return the headers of a message that are readable."""
+    headers = _headers(raw)
+    name, args, kwargs = (_text(headers.get(each)) for each in ("task", "argsrepr", "kwargsrepr"))
+    return Head(name, _cut(args), _cut(kwargs), _moment(headers.get("eta")))
+
+
+def task_name_in(raw: bytes) -> str | None:
+    """Return only the task's name, for lists of many tasks."""
+    return _text(_headers(raw).get("task"))
+
+
+def _headers(raw: bytes) -> dict[str, Any]:
+    try:
+        found = head_of(raw)["headers"]
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _moment(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        # Celery reads a time without a zone as UTC.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None

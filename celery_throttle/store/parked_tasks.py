@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.wording import one_line, started_before
-from celery_throttle.store.heads import task_name_in
 from celery_throttle.store.needs import Need, needs_from
+from celery_throttle.store.parcel import task_name_in
 from celery_throttle.store.reading import UNREADABLE, came, came_from_text, text
 
 if TYPE_CHECKING:

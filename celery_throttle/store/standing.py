@@ -32,13 +32,7 @@ _OF_KEYS = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why a limit does not let a task start.
-
-    Attributes:
-        kind: the kind of the reason.
-        status: the status of the limit.
-        cost: the permits that the task needs.
-    """
+    """The reason why a limit with this status does not let a task start that needs ``cost`` permits."""
 
     kind: Kind
     status: LimitStatus
@@ -107,12 +101,7 @@ def refusals_of(task_id: str, view: TaskView) -> Iterator[Refusal]:
 
 
 def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:
-    """Yield the states that keys of a limit have by themselves, each with the number of these keys.
-
-    Args:
-        keys: the keys that were read.
-        cut: whether more keys are in use.
-    """
+    """Yield the states that keys of a limit have by themselves, with the number of keys; ``cut``: more are in use."""
     counts = Counter(kind for key in keys for kind in {*_kinds_of_key(key)})
     least = "at least " if cut else ""
     for kind, words in _OF_KEYS.items():

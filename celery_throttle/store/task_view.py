@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.queues import BrokerQueue
-from celery_throttle.store.heads import read_head
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.limit_status import LimitStatus, statuses_from
 from celery_throttle.store.needs import Need, needs_from
+from celery_throttle.store.parcel import read_head
 from celery_throttle.store.reading import NO_NAMES, name_of, text, when
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ __all__ = ["Ahead", "TaskView", "read_task_view"]
 class Ahead:
     """The tasks of one queue that are before a task in its line.
 
-    Attributes:
-        queue: the name of their queue.
-        count: the number of tasks.
-        passed_over: whether that queue was offered a start that no worker took in time.
+    ``passed_over``: that queue was offered a start, which no worker took in time.
     """
 
     queue: str

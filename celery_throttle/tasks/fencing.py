@@ -39,14 +39,11 @@ def token_or_none(task: Any) -> int | None:
     if request is None or dedup_of(task) is None:
         return None
     token: int | None = request.get("fencing_token")
-    if token is None and _without_worker(request) and task.app.conf.task_always_eager:
+    no_worker = request.is_eager or request.called_directly
+    if token is None and no_worker and task.app.conf.task_always_eager:
         token = next(_eager_tokens)
         request.update(fencing_token=token)  # one token for the whole run
     return token
-
-
-def _without_worker(request: Any) -> bool:
-    return bool(request.is_eager or request.called_directly)
 
 
 def _why(task: Any) -> str:

@@ -22,12 +22,7 @@ def mix_in(cls: type[Any], app: Any, ours: type[Any]) -> None:
 
     The user's attributes come first, then those of `Throttled`, then those of the app's task class. A class that names
     another task class beside ours (``class Own(Throttled, app.Task)``, ``class Own(Throttled, celery.Task)``) is not
-    changed.
-
-    Args:
-        cls: the class of the task.
-        app: the app that the task is bound to.
-        ours: `Throttled`.
+    changed. ``ours`` is `Throttled`.
 
     Raises:
         ConfigurationError: no class can have both as bases.

@@ -1,6 +1,6 @@
-"""Publish a task that runs once: claim its identity lock first, or return the task that has the lock.
+"""Checks before a task is published: the identity lock of a task that runs once, and ``max_parked``.
 
-This check saves work; the guarantee is the worker's gate, which checks again.
+These checks save work; the guarantee is the worker's gate, which checks again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from celery.result import EagerResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
-from celery_throttle.errors import DuplicateTask, ResultLost, StoreUnavailable
+from celery_throttle.clients import store_client
+from celery_throttle.errors import DuplicateTask, LimitExceeded, ResultLost, StoreUnavailable
+from celery_throttle.settings import throttles
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store.identity_locks import CLAIMED, LOST, OURS, REPLACED, TAKEN, read_claimed
+from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
 if TYPE_CHECKING:
@@ -28,12 +31,36 @@ if TYPE_CHECKING:
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["HEADER", "is_again", "log_unchecked", "publish", "skipped"]
+__all__ = ["HEADER", "check_max_parked", "is_again", "publish", "skipped"]
 
 logger = logging.getLogger(__name__)
 
 #: The header of a message with the claim that its publisher made.
 HEADER = "throttle"
+
+
+def check_max_parked(task: Any, call: TaskCall, options: dict[str, Any]) -> None:
+    """Refuse a call if as many tasks are parked as may wait.
+
+    Raises:
+        LimitExceeded: a limit of the task is that crowded.
+    """
+    policy = policies_of(task.app).get(str(task.name))
+    if policy is None or not policy.crowds or not throttles(task.app):
+        return
+    if is_again(options):
+        return  # a retry: this check passed before
+    carried = (options.get("headers") or {}).get(HEADER)
+    values = carried if carried and policy.carried(carried) else policy.values(call)
+    client = store_client(task.app, policy.group)
+    for bucket, most in policy.most_parked(values):
+        try:
+            parked = client.ask_if_up(client.store.crowd(bucket.text))
+        except StoreUnavailable as error:
+            _log_unchecked(client, task.name, error)
+            return
+        if parked >= most:
+            raise LimitExceeded(str(task.name), str(bucket), parked, most)
 
 
 def publish(
@@ -120,11 +147,11 @@ def _claim(
     try:
         return read_claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=asks)))
     except StoreUnavailable as error:
-        log_unchecked(client, task.name, error)
+        _log_unchecked(client, task.name, error)
         return CLAIMED, "", plan.claim
 
 
-def log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:
+def _log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:
     """Log once in an outage that tasks are published without a check in the store."""
     if client.breaker.to_be_logged():
         logger.warning(

@@ -1,25 +1,32 @@
-"""The limits and run-once options that the tasks of an app declared."""
+"""The limits and run-once options that the tasks of an app declared, and which app declared a task.
+
+Celery gives every app the shared tasks of all other apps of the process.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
+
+from celery import _state
 
 from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
+    from types import FrameType
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 
 __all__ = [
     "call_of",
-    "declare_dedup",
-    "declare_policy",
+    "declare",
     "dedup_of",
     "dedups_of",
     "group_of",
@@ -27,7 +34,6 @@ __all__ = [
     "is_bound",
     "is_read",
     "policies_of",
-    "remember_read",
 ]
 
 #: By app and task name, never by class, because Celery makes one more class for every app that a task is shared with.
@@ -36,48 +42,41 @@ _limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()
 _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
 #: By app and task name: the class whose options were read last, and those options.
 _read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]]] = WeakKeyDictionary()
+#: By app: a mark of the list of tasks that wait to be bound, and their names.
+_waiting: WeakKeyDictionary[Any, tuple[tuple[int, int], AbstractSet[str | None]]] = WeakKeyDictionary()
+_ANNOUNCE = _state._announce_app_finalized.__code__  # type: ignore[attr-defined] # noqa: SLF001
 
 
-def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[[], bool], alone: bool) -> None:
-    """Store the limits of a task in place of the earlier ones.
+def declare(
+    app: Any, name: str, cls: type[Any], options: Mapping[str, Any], policy: Policy | None, dedup: Dedup | None
+) -> None:
+    """Store the limits of a task, and its run-once options, in place of the earlier ones; None: it has none.
 
-    Args:
-        app: the app that the task is bound to.
-        name: the name of the task.
-        policy: its limits and their options; None if the task has no limits.
-        own: returns whether the app itself declared the task; called when the task is bound for the first time.
-        alone: whether the app is the only one of the process.
+    ``cls`` and ``options``: the task's class, and the options from which they were read and checked.
 
     Raises:
         ConfigurationError: another task declares one of the limits otherwise.
     """
     policies = _policies.setdefault(app, {})
     limits = _limits.setdefault(app, DeclaredLimits())
-    _read.get(app, {}).pop(name, None)  # until `remember_read`, after all checks
+    _read.get(app, {}).pop(name, None)  # in case a check fails
     before = policies.pop(name, None)
     if before is not None:
         limits.remove(name, before)
     if policy is not None:
-        policy = replace(policy, own=before.own if before is not None else own())
-        limits.check(name, policy, alone=alone, app=None if alone else app.main)
+        policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
+        several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
+        limits.check(name, policy, alone=not several, app=app.main if several else None)
         limits.add(name, policy)
         policies[name] = policy
-
-
-def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:
-    """Store the run-once options of a task, None if the task may run any number of times."""
     _dedups.setdefault(app, {})[name] = dedup
+    _read.setdefault(app, {})[name] = ref(cls), options
 
 
 def is_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> bool:
     """Return whether a task's last declaration was read from this class, with just these options."""
     known = _read.get(app, {}).get(name)
     return known is not None and known[0]() is cls and all(known[1][each] is options[each] for each in options)
-
-
-def remember_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Store that the options of a task were read and checked."""
-    _read.setdefault(app, {})[name] = ref(cls), options
 
 
 def is_bound(task: Any) -> bool:
@@ -116,3 +115,42 @@ def dedups_of(app: Any) -> dict[str, Dedup]:
 def dedup_of(task: Any) -> Dedup | None:
     """Return the run-once options of a task, None if the task may run any number of times."""
     return _dedups.get(task.app, {}).get(str(task.name))
+
+
+def _is_own(app: Any, name: str) -> bool:
+    """Return whether this app itself declared a task that is being bound for the first time.
+
+    A shared task is bound when an app is finalized, or by ``shared_task``. Celery does not mark such a task, but the
+    call stack shows it. The app's own shared tasks are bound the same way, and are in its list of pending tasks then.
+    """
+    return not _is_shared(app) or name in _waiting_names(app)
+
+
+def _is_shared(app: Any) -> bool:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        announced = frame.f_code is _ANNOUNCE and frame.f_locals.get("app") is app
+        if announced or frame.f_globals.get("__name__") == "celery.app":  # the module of shared_task
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _waiting_names(app: Any) -> AbstractSet[str | None]:
+    """Return the names of the tasks that the app declared and has not bound, cached until that list changes."""
+    waiting = list(app._pending)  # noqa: SLF001
+    which = (len(waiting), id(waiting[-1]) if waiting else 0)
+    known = _waiting.get(app)
+    if known is None or known[0] != which:
+        known = _waiting[app] = which, {_name(app, each) for each in waiting}
+    return known[1]
+
+
+def _name(app: Any, waiting: Any) -> str | None:
+    """Return the name of a task whose decorator has not run yet, see `celery.local.PromiseProxy`; None if it has."""
+    try:
+        (function,) = object.__getattribute__(waiting, "_Proxy__args")
+        options = object.__getattribute__(waiting, "_Proxy__kwargs")
+    except AttributeError:
+        return None  # the decorator has run, because code used the task
+    return options.get("name") or app.gen_task_name(function.__name__, function.__module__)  # type: ignore[no-any-return]

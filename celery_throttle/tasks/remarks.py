@@ -27,6 +27,7 @@ def remarks(app: Any) -> Iterator[str]:
     for name, right in without_effect(app):
         yield f"Setting {name} has no effect: write {right}"
     yield from _of_annotations(app)
+    of_all = issubclass(app.Task, Throttled)  # then it is no sign of a forgotten option
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue
@@ -43,7 +44,7 @@ def remarks(app: Any) -> Iterator[str]:
                     f"Task {name} has {options} but not base=Throttled: it is NOT limited. "
                     f"Write @app.task(base=Throttled, {options})"
                 )
-        elif not given and name not in policies_of(app) and dedup_of(task) is None and not _is_everywhere(app):
+        elif not given and name not in policies_of(app) and dedup_of(task) is None and not of_all:
             yield (
                 f"Task {name} has base=Throttled but no option of it: it is NOT limited. "
                 f"{_write(task)}, or leave the base out"
@@ -80,8 +81,3 @@ def _given(cls: type[Any]) -> dict[str, Any]:
     for each in mine:
         given = {name: vars(each)[name] for name in TASK_OPTIONS if name in vars(each) and name not in theirs} | given
     return given
-
-
-def _is_everywhere(app: Any) -> bool:
-    """Return whether every task of the app is `Throttled`, so that being so is no sign of a forgotten option."""
-    return issubclass(app.Task, Throttled)

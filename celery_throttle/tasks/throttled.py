@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
@@ -16,23 +15,19 @@ from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store.identity_locks import read_locked
 from celery_throttle.tasks.fencing import token_of, token_or_none
 from celery_throttle.tasks.install import install
-from celery_throttle.tasks.max_parked import check_max_parked
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.options import OPTIONS, check_attributes, misplaced, options_of, read_options, too_late
-from celery_throttle.tasks.origin import are_several, is_own
-from celery_throttle.tasks.publish import HEADER, is_again, publish
+from celery_throttle.tasks.publish import HEADER, check_max_parked, is_again, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
     call_of,
-    declare_dedup,
-    declare_policy,
+    declare,
     dedup_of,
     group_of,
     is_bound,
     is_read,
     policies_of,
-    remember_read,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +43,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.rates import Rate
     from celery_throttle.store.identity_locks import Locked
 
-__all__ = ["Throttled"]
+__all__ = ["Throttled", "unlock"]
 
 logger = logging.getLogger(__name__)
 
@@ -158,11 +153,9 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
                 continue
             check_attributes(name, cls, Throttled)
             policy, dedup = read_options(name, cls, options)
-            declare_policy(app, name, policy, own=partial(is_own, app, name), alone=not are_several())
-            declare_dedup(app, name, dedup)
+            declare(app, name, cls, options, policy, dedup)
             if policy is not None or dedup is not None:
                 install(app)
-            remember_read(app, name, cls, options)
 
     def apply_async(
         self,

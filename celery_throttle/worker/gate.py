@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Gate"]
+__all__ = ["LOOK_EVERY", "Gate"]
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from celery_throttle.primitives import lease as leases
 from celery_throttle.primitives.driving import ask
 from celery_throttle.store.scripts import Call, Script, execute
 
@@ -59,7 +60,8 @@ class StoreClock:
         self._client = client
         self.set(1_800_000_000_000_000)
         if module is not None and monkeypatch is not None:
-            monkeypatch.setattr(module, "ask", self._ask)
+            for each in (module, leases):
+                monkeypatch.setattr(each, "ask", self._ask)
 
     def set(self, now: int) -> None:
         """Let it be then (us)."""

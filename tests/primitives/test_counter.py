@@ -136,7 +136,7 @@ def test_an_id_is_forgotten_after_a_while(orders: Any, redis: Redis) -> None:
 
 def test_both_keys_of_a_call_are_on_one_shard(redis: Redis) -> None:
     """For any form of name and id."""
-    count, *rest = Counter(redis, "{a}")._calls.add(1, "{b}").arguments
+    count, *rest = Counter(redis, "{a}")._change("add", "{b}", 1).arguments
     assert count == 2
     assert len({key_slot(str(key).encode()) for key in rest[:2]}) == 1
 

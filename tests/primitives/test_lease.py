@@ -474,7 +474,7 @@ def test_cancelled_acquire_gives_back_its_grant(
             await asyncio.sleep(600)
         return reply
 
-    for primitive in (lock, semaphore):
+    for primitive in (lock, semaphore, leases):
         monkeypatch.setattr(primitive, "ask", ask_and_wait)
     task = aio_side.start(lambda: awaited.in_loop().acquire(lease=600))
     until(lambda: granted)

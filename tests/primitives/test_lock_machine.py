@@ -168,12 +168,13 @@ class LockMachine(RuleBasedStateMachine):
         return self.model.get(held.identity) == Grant(held.owner, held.fencing_token)
 
     def _copy(self, held: HeldLock) -> HeldLock:
-        attempt = self.locks._calls.acquire(held.identity, None, held.owner)
         return HeldLock(
             self.client,
             self.locks._calls,
-            attempt,
-            fencing_token=held.fencing_token,
+            held._grant,
+            identity=held.identity,
+            owner=held.owner,
+            seconds=LEASE,
             deadline=held._deadline,
             on_lost=None,
         )

@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("RateLimiter", "rates", ("1/week",), "got {}: write '10/s'"),
     ("RateLimiter", "rates", ([],), "Give one rate or up to 8"),
     ("RateLimiter", "burst", (0, 1.5, "5"), "burst must be a whole number from 1 .* got {}:"),
-    ("RateLimiter", "burst", ([1, 2],), "burst has 2 numbers for 1 rates"),
+    ("RateLimiter", "burst", ([1, 2],), "burst {} has 2 numbers for 1 rate: "),
     ("RateLimiter", "burst", (3650,), "burst {} is more than ten years of 1/d"),
     ("RateLimiter.acquire", "cost", (0, True), "cost must be a whole number from 1 .* got {}:"),
     ("RateLimiter.peek", "cost", (0.5,), "cost must be .* got {}:"),

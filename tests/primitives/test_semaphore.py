@@ -22,8 +22,7 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import AsyncFairSemaphore, FairSemaphore, PermitInfo
 from celery_throttle.primitives import semaphore as module
 from celery_throttle.primitives.driving import ask, run, settled
-from celery_throttle.primitives.mailbox import Mailbox
-from celery_throttle.primitives.semaphore_calls import IDLE
+from celery_throttle.primitives.mailbox import IDLE, Mailbox
 from celery_throttle.store.scripts import Call, execute
 from tests.primitives.hints import channels, listening
 from tests.primitives.pace import end_permits, look_often

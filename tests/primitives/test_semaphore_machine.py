@@ -59,7 +59,7 @@ class Model:
         if turn.permit in self.holders:
             return self._extend(turn)
         if not self.line and len(self.holders) < self.limit:
-            self.holders[turn.permit] = self.now + turn.lease_ms
+            self.holders[turn.permit] = self.now + round(turn.lease * 1000)
             return 1
         place = self.place(turn)
         if place is None and stay:
@@ -84,13 +84,13 @@ class Model:
         self.line = [place for place in self.line if place.till > self.now]
         while self.line and len(self.holders) < self.limit:
             first = self.line.pop(0)
-            till = self.now + first.turn.lease_ms
+            till = self.now + round(first.turn.lease * 1000)
             self.holders[first.turn.permit] = till if first.channel == LISTENED else min(till, first.till)
             if first.turn != caller and first.channel == LISTENED:
                 self.hints.append(first.turn.permit)
 
     def _extend(self, turn: Turn) -> int:
-        self.holders[turn.permit] = max(self.holders[turn.permit], self.now + turn.lease_ms)
+        self.holders[turn.permit] = max(self.holders[turn.permit], self.now + round(turn.lease * 1000))
         return 1
 
 

@@ -337,7 +337,7 @@ def test_impossible_event_has_its_reason(redis: Redis, event: Event, state: Stat
             assert one != other
             return
         with pytest.raises(ConfigurationError, match="makes no sense"):
-            task_dedup("shop.charge", singleton=True, options={**one, **other}, parameters=None)
+            task_dedup("shop.charge", singleton=True, options={**one, **other})
         return
     world = World(redis, state, Event.LOST if why is Why.CLAIMED else Event.PUBLISHED)
     store = peek(redis)

@@ -13,23 +13,19 @@ from celery_throttle.core.dedup import Dedup, LockPlan, fenced, task_dedup
 from celery_throttle.errors import ConfigurationError
 
 
-def dedup(parameters: set[str] | None = None, **options: Any) -> Dedup:
-    made = task_dedup("shop.charge", options.pop("singleton", True), options, parameters)
+def dedup(**options: Any) -> Dedup:
+    made = task_dedup("shop.charge", options.pop("singleton", True), options)
     assert made is not None
     return made
 
 
 def test_defaults() -> None:
     assert dedup() == Dedup(None, "finished", "return_existing", 0.0, 86400.0)
-    assert task_dedup("shop.charge", False, {}, None) is None
+    assert task_dedup("shop.charge", False, {}) is None
 
 
 def test_a_timedelta_is_seconds() -> None:
     assert dedup(remember=timedelta(days=1), lock_ttl=timedelta(hours=1)) == Dedup(remember=86400.0, lock_ttl=3600.0)
-
-
-def test_any_argument_of_a_task_that_takes_any() -> None:
-    assert dedup(None, unique_on=["anything"]).unique_on == ("anything",)
 
 
 def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:

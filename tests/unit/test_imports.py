@@ -225,3 +225,24 @@ def test_an_object_that_is_not_whole_is_seen(body: str, late: list[str]) -> None
 )
 def test_setting_attributes_of_others_is_found(text: str, found: list[str]) -> None:
     assert list(set_from_outside(ast.parse(text))) == found
+
+
+def test_each_name_that_another_file_imports_is_listed(modules: Mapping[str, ast.AST]) -> None:
+    """In ``__all__``; a package offers some names of its files once more."""
+    unlisted = {
+        (name, each.name)
+        for tree in modules.values()
+        for imported in ast.walk(tree)
+        if isinstance(imported, ast.ImportFrom) and (name := imported.module or "") in modules
+        for each in imported.names
+        if f"{name}.{each.name}" not in modules and each.name not in listed(modules[name])
+    }
+    assert not unlisted
+
+
+def listed(tree: ast.AST) -> list[str]:
+    """Return the names in ``__all__``."""
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
+            return [ast.literal_eval(name) for name in getattr(each.value, "elts", [])]
+    return []

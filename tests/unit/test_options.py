@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -11,12 +12,11 @@ from celery_throttle.core.options import check_option_names, task_policy
 from celery_throttle.core.policy import Policy
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.tasks.options import check_part
 
-PARAMETERS = {"order", "customer_id", "pages"}
 
-
-def terms(parameters: set[str] | None = PARAMETERS, **options: Any) -> Policy:
-    found = task_policy("app.work", options, parameters)
+def terms(**options: Any) -> Policy:
+    found = task_policy("app.work", options)
     assert found
     return found
 
@@ -42,7 +42,7 @@ def test_limit_keeps_its_own_values() -> None:
 
 
 def test_no_option_is_no_limit() -> None:
-    assert task_policy("app.work", {"limit": None, "rate": None}, None) is None
+    assert task_policy("app.work", {"limit": None, "rate": None}) is None
 
 
 def test_option_beside_a_number_is_of_the_task() -> None:
@@ -55,6 +55,10 @@ def test_a_rate_beside_limits_is_one_more() -> None:
     """Those with a key come first: a task waits there, out of the way of others."""
     api, tenant = Limit("api", 8), Limit("tenant", 2, key="customer_id")
     assert terms(limit=[api, tenant], rate="100/m").limits == (tenant, api, Limit("app.work", rate="100/m"))
+
+
+def test_a_task_that_takes_any_name_has_any_part() -> None:
+    check_part("app.work", "unique_on", "anything", signature(lambda **_: None))
 
 
 @pytest.mark.parametrize("name", ["limit", "autoretry_for", "run", "_limits", "__doc__"])

@@ -141,9 +141,9 @@ BOOKED = (True, TWO, 0.6, "id", None)
         (PermitInfo("me", 7, 5.0, NOON), "me since 2026-11-22 12:00:05 UTC, lease ends in 5.0 s, ticket 7"),
         (Decision(allowed=True, retry_after=0.0, remaining=3), "allowed, 3 more now"),
         (Decision(allowed=False, retry_after=0.6, remaining=0), "refused, again in 0.6 s"),
-        (Reservation(*BOOKED), "booked for 2026-11-22 14:00:00 UTC, in 0.6 s"),  # type: ignore[arg-type]
+        (Reservation(*BOOKED), "booked for 2026-11-22 14:00:00 UTC, in 0.6 s"),
         (
-            AsyncReservation(*(False, *BOOKED[1:])),  # type: ignore[arg-type]
+            AsyncReservation(*(False, *BOOKED[1:])),
             "refused, next start 2026-11-22 14:00:00 UTC, in 0.6 s",
         ),
     ],

@@ -12,15 +12,15 @@ from redis.retry import Retry
 
 from celery_throttle.core.store_url import StoreUrl
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.servers.cluster import Cluster
+from celery_throttle.store.servers.finders import Cluster, Sentinels
 from celery_throttle.store.servers.primary import SeekingConnection, SeekingSSLConnection
-from celery_throttle.store.servers.sentinel import Sentinels
 
 if TYPE_CHECKING:
-    from celery_throttle.core.keys import Keys
-    from celery_throttle.store.servers.primary import Seek
+    from collections.abc import Callable
 
-__all__ = ["connection_factory", "make_client"]
+    from celery_throttle.core.keys import Keys
+
+__all__ = ["TIMEOUT", "connection_factory", "make_client"]
 
 #: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
@@ -47,16 +47,11 @@ def make_client(url: str, keys: Keys | None = None) -> Redis:
     return Redis(connection_pool=_pool(url, keys))
 
 
-class connection_factory:  # noqa: N801  # a callable that keeps its parsed URL
-    """Makes single, unconnected connections to one URL; arguments and errors as for `make_client`."""
-
-    def __init__(self, url: str, keys: Keys | None = None) -> None:
-        self._pool = _pool(url, keys)
-
-    def __call__(self) -> Any:
-        """Return a new connection; it is not connected yet."""
-        # Not the pool's own way, which counts: a worker that has connected again often enough would get no more.
-        return self._pool.connection_class(**self._pool.connection_kwargs)
+def connection_factory(url: str, keys: Keys | None = None) -> Callable[[], Any]:
+    """Return a function that makes unconnected connections to one URL; arguments and errors as for `make_client`."""
+    pool = _pool(url, keys)
+    # Not the pool's own way, which counts: a worker that has connected again often enough would get no more.
+    return lambda: pool.connection_class(**pool.connection_kwargs)
 
 
 def _pool(url: str, keys: Keys | None) -> ConnectionPool:
@@ -68,7 +63,7 @@ def _pool(url: str, keys: Keys | None) -> ConnectionPool:
     return _pool_of(store.url, connection_class=connection_class, seek=_seek(store, keys))
 
 
-def _seek(store: StoreUrl, keys: Keys | None) -> Seek:
+def _seek(store: StoreUrl, keys: Keys | None) -> Cluster | Sentinels:
     if store.kind == "cluster":
         if keys is None:
             raise ConfigurationError("Which node of a cluster is meant is told by the keys, and there are none")

@@ -27,11 +27,7 @@ _OTHER_URL = "correct throttle_url (or the broker's URL that it was taken from)"
 
 
 def refusal(connection: Any) -> str | None:
-    """Return why this server will never do as things are, with the fix; None if it does, or does not answer at all.
-
-    Args:
-        connection: to the store, not connected yet.
-    """
+    """Return why this server will never do as things are, with the fix; None if it does, or does not answer at all."""
     if missing := unreadable(connection):
         return missing
     try:
@@ -65,10 +61,7 @@ def findings(client: Redis, url: str = "redis://", info: dict[str, Any] | None =
 
     A server that cannot be reached yields nothing here: whoever uses it next says so.
 
-    Args:
-        client: a client of the store.
-        url: how it was named.
-        info: see `info_of`; None to ask for it.
+    ``url`` is the store as it was named, ``info`` that of `info_of`; None to ask for it.
     """
     info = info_of(client) if info is None else info
     if not info:  # it says nothing about the server's fitness

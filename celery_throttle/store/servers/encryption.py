@@ -27,11 +27,7 @@ def unreadable(connection: Any) -> str | None:
 
 
 def mixed_up(connection: Any) -> str | None:
-    """Return whether the server speaks TLS and the connection does not, or the other way round, with the fix.
-
-    Args:
-        connection: could not be made.
-    """
+    """Return whether the server speaks TLS and a failed connection does not, or the other way round, with the fix."""
     host, port = getattr(connection, "host", None), getattr(connection, "port", None)
     if not host or not port:
         return None

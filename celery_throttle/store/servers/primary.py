@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Connection, SSLConnection
 from redis.exceptions import ClusterDownError, MovedError, ReadOnlyError, RedisError, ResponseError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.store_url import Address
 
-__all__ = ["Addresses", "Seek", "SeekingConnection", "SeekingSSLConnection", "elsewhere", "moved_to"]
+__all__ = ["Addresses", "SeekingConnection", "SeekingSSLConnection", "elsewhere", "moved_to"]
 
 T = TypeVar("T")
 
@@ -44,23 +44,18 @@ def moved_to(error: ResponseError) -> Address | None:
     return host, int(port)
 
 
-class Seek(Protocol):
-    """Connects a connection to the server that has the keys."""
-
-    def __call__(self, connection: Any) -> None:
-        """Use ``connect_to`` and ``ask`` of the connection until it stands where it should.
-
-        Raises:
-            redis.exceptions.RedisError: there is no such server now.
-        """
-
-
 class _Seeking:
-    """What a connection does otherwise when it looks for its server; ``host`` and ``port`` are those found last."""
+    """What a connection does otherwise when it looks for its server; ``host`` and ``port`` are those found last.
+
+    Args:
+        seek: connects a connection, by its ``connect_to`` and ``ask``, to the server that has the keys. It raises a
+            `redis.exceptions.RedisError` if there is no such server now.
+        options: as of redis-py's class.
+    """
 
     host, port = "", 0
 
-    def __init__(self, *, seek: Seek, **options: Any) -> None:
+    def __init__(self, *, seek: Callable[[Any], None], **options: Any) -> None:
         super().__init__(**options)
         self._seek = seek
 
