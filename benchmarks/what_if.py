@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.figures import Figure
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import compared
-from celery_throttle.control.simulation import Begin, Numbers
+from celery_throttle.control.overrides import Numbers
 from celery_throttle.store.limit_status import RateStatus
 
 if TYPE_CHECKING:
@@ -36,5 +36,5 @@ def hour(bench: Bench) -> list[Figure]:
 def _seconds(count: int, numbers: Numbers, seed: int) -> float:
     question = read_question(arrivals=count / 3600, run_time=0.5, seed=seed)
     before = time.process_time()
-    next(compared(question.load(None, 1), numbers, Begin(), question))
+    next(compared(question.load(None, 1), numbers))
     return time.process_time() - before

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
-from celery_throttle.control.overrides import Override, status_after
+from celery_throttle.control.overrides import Numbers, status_after
 from celery_throttle.control.pace import ENOUGH_RUNS, Pace, pace_in
 from celery_throttle.control.play import Bound, Play
 from celery_throttle.control.queues import NO_ANSWER, Slots, consumed, free_slots
@@ -129,7 +129,7 @@ class Forecast:
             yield f"rate {rates_text(self.rates) or 'none'} instead of {rates_text(self.rates_before) or 'none'}"
 
 
-def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Forecast:
+def forecast(reader: Reader, bucket: Bucket, asked: Numbers | Ending) -> Forecast:
     """Return the effect of a change: an override of a limit (with all its keys) or of one key, or the end of one."""
     waiters = reader.waiters(bucket, MOST)
     needed = {need.bucket for each in waiters for need in each.needs}
@@ -155,7 +155,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
     play = Play(dict(after), firsts, dead)
     play.run(waiters)
     changed = [after[each.bucket] for each in own]
-    override, change = (asked, "") if isinstance(asked, Override) else (Override(), asked)
+    override, change = (asked, "") if isinstance(asked, Numbers) else (Numbers(), asked)
     paces = parked and bucket.key is None and not change and not override.rates
     pace = pace_in(reader, before) if paces else Pace()
     return Forecast(
@@ -181,9 +181,9 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | Ending) -> Foreca
     )
 
 
-def _has_less(asked: Override | Ending, before: LimitStatus, after: LimitStatus) -> bool:
+def _has_less(asked: Numbers | Ending, before: LimitStatus, after: LimitStatus) -> bool:
     """Return whether this change reduces the permits in force."""
-    if isinstance(asked, Override):
+    if isinstance(asked, Numbers):
         return after.in_force == asked.permits
     return after.in_force != before.in_force
 
@@ -192,7 +192,7 @@ def _too_many(status: LimitStatus) -> int:
     return 0 if status.in_force is None else max(status.held - status.in_force, 0)
 
 
-def _least(parked: int, asked: Override) -> float | None:
+def _least(parked: int, asked: Numbers) -> float | None:
     """Return the seconds that the other rates need for ``parked`` starts."""
     if not parked or not asked.rates:
         return None

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.overrides import Override, Until, moment_of, read_override, until_text
+from celery_throttle.control.overrides import Numbers, Until, moment_of, read_numbers, until_text
 from celery_throttle.control.rows import LimitKeys, Order, busy, check_look, longest_line
 from celery_throttle.control.verbs import VERBS, Ending
 from celery_throttle.core.buckets import Bucket
@@ -187,7 +187,7 @@ class LimitControl:
             arrivals=arrivals, run_time=run_time, spread=spread, lasts=lasts, target=target, seed=seed
         )
         is_changed = (permits, rate, burst) != (None, None, None)
-        asked = self._read("simulate", permits, rate, burst) if is_changed else Override()
+        asked = self._read("simulate", permits, rate, burst) if is_changed else Numbers()
         return simulate(self._reader, self._bucket, asked, question)
 
     def history(self, *, day: bool = False) -> History:
@@ -326,13 +326,13 @@ class LimitControl:
                 f"`{{command}} {shlex.quote(self.name)} --key {shlex.quote(one)}`"
             )
 
-    def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
-        return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
+    def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Numbers:
+        return read_numbers(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
 
     def _change(
         self,
         name: Literal["set", "pause", "disable"],
-        asked: Override | None,
+        asked: Numbers | None,
         until: Until,
         by: Any,
         why: Any,
@@ -378,9 +378,7 @@ class LimitControl:
                 break
         return int(answer)
 
-    def _send_signal(
-        self, bucket: Bucket, action: str, asked: Override | None, by: str, why: str, until: Until
-    ) -> None:
+    def _send_signal(self, bucket: Bucket, action: str, asked: Numbers | None, by: str, why: str, until: Until) -> None:
         seconds = until.total_seconds() if isinstance(until, timedelta) else until
         permits, rates = (asked.permits, asked.rates) if asked else (None, ())
         event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds, rates)

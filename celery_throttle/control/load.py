@@ -28,24 +28,18 @@ _OFTEN = re.compile(r"(\d+(?:\.\d+)?) */ *([smhd])")
 _MOST_SPREAD, _LONGEST = 10, 30 * 86400
 
 
-class Changed(NamedTuple):
-    """Another load: so many times the counted value, or a value instead."""
-
-    times: float | None
-    instead: float = 0.0
-
-    def of(self, value: float) -> float:
-        return self.instead if self.times is None else self.times * value
+class Times(float):
+    """So many times the counted value; a plain number is the value instead."""
 
 
-AS_COUNTED = Changed(1.0)
+AS_COUNTED = Times(1)
 
 
 class Question(NamedTuple):
     """The checked options of a simulation: see `LimitControl.simulate`; ``seconds`` is its length."""
 
-    arrivals: Changed
-    run_time: Changed
+    arrivals: float
+    run_time: float
     spread: float
     seconds: float
     target: float | None
@@ -54,18 +48,17 @@ class Question(NamedTuple):
     @property
     def needs_counts(self) -> bool:
         """Whether the load is a multiple of the counted one."""
-        return self.arrivals.times is not None or self.run_time.times is not None
+        return isinstance(self.arrivals, Times) or isinstance(self.run_time, Times)
 
     def load(self, history: History | None, cost: int) -> Load:
         """Return the load, from the counts as far as the options do not replace them."""
-        if history is None:
-            return Load((self.arrivals.instead,), self.run_time.instead, self.spread, cost)
-        newest = history.periods[-max(round(self.seconds / 60), 1) :]
-        arrivals = [self.arrivals.of((each.at_once + each.parked) / each.length) for each in newest]
-        constant = self.arrivals.times is None
-        total = history.total
-        run_time = self.run_time.of(total.run_time / total.ended)
-        return Load(tuple(arrivals[:1] if constant else arrivals), run_time, self.spread, cost, counted=not constant)
+        arrivals, run_time, counted = [self.arrivals], self.run_time, isinstance(self.arrivals, Times)
+        if history and counted:
+            newest = history.periods[-max(round(self.seconds / 60), 1) :]
+            arrivals = [self.arrivals * (each.at_once + each.parked) / each.length for each in newest]
+        if history and isinstance(run_time, Times):
+            run_time *= history.total.run_time / history.total.ended
+        return Load(tuple(arrivals), run_time, self.spread, cost, counted, self.seconds, self.seed)
 
 
 def counted_in(history: History) -> History | None:
@@ -98,14 +91,14 @@ def read_question(
     )
 
 
-def _changed(option: str, value: Any, read: Callable[[Any], float | None], must_be: str, *fixes: str) -> Changed:
+def _changed(option: str, value: Any, read: Callable[[Any], float | None], must_be: str, *fixes: str) -> float:
     found = _TIMES.fullmatch(value) if isinstance(value, str) else None
     if found and float(found[1]):
-        return Changed(float(found[1]))
+        return Times(found[1])
     number = read(value)
     if not number or not 0 < number < inf:
         raise _wrong(option, value, must_be, *fixes)
-    return Changed(None, number)
+    return number
 
 
 def _often(value: Any) -> float | None:

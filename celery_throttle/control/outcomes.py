@@ -15,8 +15,8 @@ from celery_throttle.store.limit_status import permits_taken, rates_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.control.load import Question
-    from celery_throttle.control.simulation import Begin, Load, Numbers, Tasks
+    from celery_throttle.control.overrides import Numbers
+    from celery_throttle.control.simulation import Load, Tasks
     from celery_throttle.store.limit_status import RateStatus
 
 __all__ = ["HEADINGS", "Outcome", "compared", "outcome_of"]
@@ -96,23 +96,17 @@ class Outcome:
         return f"in {span(self.gone_in)}" if self.gone_in else ""
 
 
-def compared(load: Load, numbers: Numbers, begin: Begin, question: Question) -> Iterator[Outcome]:
+def compared(load: Load, numbers: Numbers, target: float | None = None) -> Iterator[Outcome]:
     """Yield the outcomes of these numbers, of their neighbours, and of the least number that meets the target."""
-    tasks = typical(load, numbers, question.seconds, begin, question.seed)
-    number = _number(numbers)
-
-    def outcome(what: str, others: Numbers) -> Outcome:
-        starts = starts_of(tasks, others, load.cost, begin.next_start_in)
-        return outcome_of(what, others, load, tasks, starts, question.seconds)
-
-    yield outcome("asked", numbers)
+    tasks, number = typical(load, numbers), _number(numbers)
+    yield outcome_of("asked", numbers, load, tasks)
     if number is None:
         return
     for what, other in (("fewer", max(floor(0.75 * number), 1)), ("more", ceil(1.25 * number))):
         if other != number:
-            yield outcome(what, _with(numbers, other))
-    if question.target is not None:
-        found = _least(lambda each: outcome("least", _with(numbers, each)), number, question.target)
+            yield outcome_of(what, _with(numbers, other), load, tasks)
+    if target is not None:
+        found = _least(lambda each: outcome_of("least", _with(numbers, each), load, tasks), number, target)
         yield from filter(None, [found])
 
 
@@ -135,14 +129,12 @@ def _least(outcome: Callable[[int], Outcome], number: int, target: float) -> Out
     return best
 
 
-def outcome_of(
-    what: str, numbers: Numbers, load: Load, tasks: Tasks, starts: list[float], seconds: float, *, begun: bool = False
-) -> Outcome:
-    """Return the outcome of simulated starts, one for each task.
+def outcome_of(what: str, numbers: Numbers, load: Load, tasks: Tasks, *, begun: bool = False) -> Outcome:
+    """Return the outcome of simulated starts.
 
-    ``seconds``: the length of the simulation. ``begun``: whether to leave out the waits of tasks that start later, as
-    the counts do.
+    ``begun``: whether to leave out the waits of tasks that start after the simulation, as the counts do.
     """
+    starts, seconds = starts_of(tasks, numbers, load.cost, load.next_start_in), load.seconds
     started = bisect_right(starts, seconds)
     waits = sorted(start - at for start, at in zip(starts[: started if begun else None], tasks.arrivals, strict=False))
     each = load.cost if numbers.permits is None else permits_taken(load.cost, numbers.permits)
@@ -200,10 +192,10 @@ def _number(numbers: Numbers) -> int | None:
 def _with(numbers: Numbers, number: int) -> Numbers:
     """Return the numbers with another `_number`."""
     if numbers.permits is not None:
-        return numbers._replace(permits=number)
+        return replace(numbers, permits=number)
     slowest = _slowest(numbers)
     faster = replace(slowest, rate=str(replace(Rate.parse(slowest.rate), count=number)))
-    return numbers._replace(rates=tuple(faster if each == slowest else each for each in numbers.rates))
+    return replace(numbers, rates=tuple(faster if each == slowest else each for each in numbers.rates))
 
 
 def _slowest(numbers: Numbers) -> RateStatus:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.verbs import Ending
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["Override", "Until", "moment_of", "read_override", "status_after", "until_text"]
+__all__ = ["Numbers", "Until", "moment_of", "read_numbers", "status_after", "until_text"]
 
 Until = datetime | timedelta | float | None
 
@@ -35,8 +35,8 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
-class Override:
-    """Other numbers for a limit; None and empty: no change."""
+class Numbers:
+    """The permits and rates of a limit; None and empty: any number and none, in an override: no change."""
 
     permits: int | None = None
     rates: tuple[RateStatus, ...] = ()
@@ -60,14 +60,14 @@ class Override:
         return [(rate.count, rate.period, burst) for rate, burst in read]
 
 
-def read_override(
+def read_numbers(
     method: str,
     bucket: Bucket,
     permits: object,
     rate: Any,
     burst: Any,
     declared: Callable[[], Sequence[RateStatus]],
-) -> Override:
+) -> Numbers:
     """Check the values of a user for an override; None: not given.
 
     ``method``: the called method, for the messages. ``burst``: by default that of the code, if it has as many rates,
@@ -85,7 +85,7 @@ def read_override(
             f"Limit {bucket}: burst needs a rate beside it: write {method}({permits!r}, rate='50/m', burst={burst!r})"
         )
     number = None if permits is None else whole(f"Limit {bucket}: permits", permits, fix=_instead(method, permits))
-    return Override(number, () if rate is None else _rates(bucket, rate, burst, declared))
+    return Numbers(number, () if rate is None else _rates(bucket, rate, burst, declared))
 
 
 def _rates(
@@ -129,7 +129,7 @@ def until_text(bucket: Bucket, until: Any, zone: tzinfo) -> str:
 
 
 def status_after(
-    reader: Reader, bucket: Bucket, change: Override | Ending, stands: dict[Bucket, LimitStatus]
+    reader: Reader, bucket: Bucket, change: Numbers | Ending, stands: dict[Bucket, LimitStatus]
 ) -> dict[Bucket, LimitStatus]:
     """Return the status of limits after a change of one limit (with all its keys) or key.
 
@@ -140,7 +140,7 @@ def status_after(
     for each, before in stands.items():
         if not bucket.includes(each):
             continue
-        if isinstance(change, Override):
+        if isinstance(change, Numbers):
             found[each] = _overridden(before, bucket, change)
         else:
             found[each] = _ended(before, bucket, change, stands[Bucket(bucket.name)])
@@ -148,12 +148,12 @@ def status_after(
             found[each] = replace(found[each], next_start_in=0.0)
             by_rates[found[each].rates_in_force].append(each.text)
     for rates, buckets in by_rates.items():
-        for status in reader.stand(buckets, Override(rates=rates).rates_declared) if rates else ():
+        for status in reader.stand(buckets, Numbers(rates=rates).rates_declared) if rates else ():
             found[status.bucket] = replace(found[status.bucket], next_start_in=status.next_start_in)
     return found
 
 
-def _overridden(status: LimitStatus, bucket: Bucket, change: Override) -> LimitStatus:
+def _overridden(status: LimitStatus, bucket: Bucket, change: Numbers) -> LimitStatus:
     """Return the status of a limit after the override; an override of one key takes precedence over the limit's."""
     if status.disabled:
         return status

@@ -16,9 +16,10 @@ from celery_throttle.store.limit_status import permits_taken
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_throttle.control.overrides import Numbers
     from celery_throttle.store.limit_status import RateStatus
 
-__all__ = ["MOST_TASKS", "Begin", "Load", "Numbers", "Tasks", "drawn", "shortened", "starts_of", "typical"]
+__all__ = ["MOST_TASKS", "Load", "Tasks", "drawn", "shortened", "starts_of", "typical"]
 
 #: More tasks would take some seconds.
 MOST_TASKS = 500_000
@@ -28,7 +29,7 @@ _MANY_TASKS, _ROUNDS = 50_000, 5
 
 
 class Load(NamedTuple):
-    """The load of a limit.
+    """The load of a limit for the time of a simulation, and the limit's state at the beginning.
 
     Attributes:
         arrivals: the arrivals a second, for one minute after the other; after the last minute the first follows.
@@ -36,6 +37,11 @@ class Load(NamedTuple):
         spread: the standard deviation of run times, divided by their mean; 0: all runs take as long.
         cost: the permits that each task takes.
         counted: whether the arrivals of each minute were counted. Then as many arrive; else their number is drawn.
+        seconds: the length of the simulation.
+        seed: the same seed draws the same tasks.
+        waits: the seconds that each parked task has waited at the beginning, the oldest first.
+        running: the runs that hold permits at the beginning.
+        next_start_in: the seconds until the rates allow the next start.
     """
 
     arrivals: tuple[float, ...]
@@ -43,30 +49,16 @@ class Load(NamedTuple):
     spread: float = 1.0
     cost: int = 1
     counted: bool = False
+    seconds: float = 3600.0
+    seed: int = 0
+    waits: tuple[float, ...] = ()
+    running: int = 0
+    next_start_in: float = 0.0
 
     @property
     def per_second(self) -> float:
         """The mean arrivals a second."""
         return sum(self.arrivals) / len(self.arrivals)
-
-
-class Numbers(NamedTuple):
-    """The permits of a limit (None: any number), and its rates."""
-
-    permits: int | None
-    rates: tuple[RateStatus, ...] = ()
-
-
-class Begin(NamedTuple):
-    """The state of a limit at the beginning.
-
-    ``waits``: the seconds that each parked task has waited, the oldest first. ``running``: the runs that hold permits.
-    ``next_start_in``: the seconds until the rates allow the next start.
-    """
-
-    waits: tuple[float, ...] = ()
-    running: int = 0
-    next_start_in: float = 0.0
 
 
 class Tasks(NamedTuple):
@@ -81,24 +73,24 @@ class Tasks(NamedTuple):
     ends: list[float]
 
 
-def shortened(load: Load, seconds: float, parked: int) -> float:
-    """Return the seconds, or less if more than `MOST_TASKS` tasks would arrive."""
-    return min(seconds, max(MOST_TASKS - parked, MOST_TASKS // 10) / max(load.per_second, 1e-9))
+def shortened(load: Load) -> Load:
+    """Return the load, for less time if more than `MOST_TASKS` tasks would arrive."""
+    most = max(MOST_TASKS - len(load.waits), MOST_TASKS // 10)
+    return load._replace(seconds=min(load.seconds, most / max(load.per_second, 1e-9)))
 
 
-def drawn(load: Load, seconds: float, begin: Begin, seed: int) -> Tasks:
-    """Draw the tasks that are parked at the beginning, or arrive within these seconds.
+def drawn(load: Load) -> Tasks:
+    """Draw the tasks that are parked at the beginning, or arrive later.
 
-    Arrivals are a Poisson process: within a minute with a counted number of them, each moment is as likely. The same
-    seed draws the same tasks.
+    Arrivals are a Poisson process: within a minute with a counted number of them, each moment is as likely.
     """
-    arrivals, random = [-each for each in begin.waits], Random(seed)  # noqa: S311 - no secret
+    arrivals, random = [-each for each in load.waits], Random(load.seed)  # noqa: S311 - no secret
     draw_arrivals = _counted_arrivals if load.counted else _arrivals
-    for minute, per_second in enumerate(islice(cycle(load.arrivals), ceil(seconds / _MINUTE))):
+    for minute, per_second in enumerate(islice(cycle(load.arrivals), ceil(load.seconds / _MINUTE))):
         at = minute * _MINUTE
-        arrivals += draw_arrivals(random, per_second, at, min(at + _MINUTE, seconds))
-    draw = _run_times(load, Random(~seed))  # noqa: S311 - as above
-    ends = sorted(draw() for _ in range(begin.running))
+        arrivals += draw_arrivals(random, per_second, at, min(at + _MINUTE, load.seconds))
+    draw = _run_times(load, Random(~load.seed))  # noqa: S311 - as above
+    ends = sorted(draw() for _ in range(load.running))
     return Tasks(arrivals, [draw() for _ in arrivals], ends)
 
 
@@ -140,11 +132,11 @@ def starts_of(tasks: Tasks, numbers: Numbers, cost: int = 1, next_start_in: floa
     return starts
 
 
-def typical(load: Load, numbers: Numbers, seconds: float, begin: Begin, seed: int) -> Tasks:
+def typical(load: Load, numbers: Numbers) -> Tasks:
     """Draw the tasks several times, and return those with the median mean wait."""
-    rounds = _ROUNDS if load.per_second * seconds < _MANY_TASKS else 1
-    found = [drawn(load, seconds, begin, seed * _ROUNDS + number) for number in range(rounds)]
-    found.sort(key=lambda tasks: sum(starts_of(tasks, numbers, load.cost, begin.next_start_in)) - sum(tasks.arrivals))
+    rounds = _ROUNDS if load.per_second * load.seconds < _MANY_TASKS else 1
+    found = [drawn(load._replace(seed=load.seed * _ROUNDS + number)) for number in range(rounds)]
+    found.sort(key=lambda tasks: sum(starts_of(tasks, numbers, load.cost, load.next_start_in)) - sum(tasks.arrivals))
     return found[rounds // 2]
 
 

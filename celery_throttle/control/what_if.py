@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.control.load import AS_COUNTED, counted_in
 from celery_throttle.control.outcomes import HEADINGS, Outcome, compared, outcome_of
-from celery_throttle.control.overrides import status_after
+from celery_throttle.control.overrides import Numbers, status_after
 from celery_throttle.control.rows import rows_of
-from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, shortened, starts_of, typical
+from celery_throttle.control.simulation import MOST_TASKS, shortened, typical
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.wording import counted, listed, often, one_line, span
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.load import Question
-    from celery_throttle.control.overrides import Override
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.simulation import Load
     from celery_throttle.store.history import History
     from celery_throttle.store.limit_status import LimitStatus
 
@@ -89,10 +89,10 @@ def simulate_load(numbers: Numbers, question: Question) -> Simulation:
         raise ConfigurationError("simulate needs arrivals='5/s' and run_time='0.4s' without a limit").for_shell(
             "Without a LIMIT there are no counts: write `{command} --arrivals 5/s --runtime 0.4s --permits 8`"
         )
-    return _simulation(Bucket(""), numbers, question.load(None, 1), Begin(), question)
+    return _simulation(Bucket(""), numbers, question.load(None, 1), question.target)
 
 
-def simulate(reader: Reader, bucket: Bucket, asked: Override, question: Question) -> Simulation:
+def simulate(reader: Reader, bucket: Bucket, asked: Numbers, question: Question) -> Simulation:
     """Return the outcomes of other numbers of a limit or key, and of another load."""
     stands = {each.bucket: each for each in reader.stand([bucket.text, Bucket(bucket.name).text])}
     status, after = stands[bucket], status_after(reader, bucket, asked, stands)[bucket]
@@ -103,10 +103,10 @@ def simulate(reader: Reader, bucket: Bucket, asked: Override, question: Question
     history = None if keyed else counted_in(reader.histories([bucket.name], MINUTES)[0])
     if history is None and question.needs_counts:
         raise _not_counted(bucket, keyed=keyed)
-    load = question.load(history, cost)
-    numbers = Numbers(after.in_force, after.rates_in_force)
-    begin = Begin((0.0,) * status.parked, status.held // cost, after.next_start_in)
-    found = _simulation(bucket, numbers, load, begin, question)
+    load = question.load(history, cost)._replace(
+        waits=(0.0,) * status.parked, running=status.held // cost, next_start_in=after.next_start_in
+    )
+    found = _simulation(bucket, Numbers(after.in_force, after.rates_in_force), load, question.target)
     if status.stopped:
         found = replace(found, notes=(*found.notes, f"Limit {bucket} is stopped now; the simulation leaves that out."))
     if history is None:
@@ -135,17 +135,17 @@ def _not_counted(bucket: Bucket, *, keyed: bool) -> ConfigurationError:
     )
 
 
-def _simulation(bucket: Bucket, numbers: Numbers, load: Load, begin: Begin, question: Question) -> Simulation:
-    notes, asked = [_ASSUMED.format(load.spread)], question.seconds
-    question = question._replace(seconds=shortened(load, asked, len(begin.waits)))
-    if question.seconds < asked:
-        notes.append(f"Only {span(question.seconds)} are simulated, because there are more than {MOST_TASKS} tasks.")
-    outcomes = tuple(compared(load, numbers, begin, question))
-    if question.target is not None and outcomes[-1].what != "least":
-        notes.append(f"No number keeps 95 % of the waits within {span(question.target)}.")
+def _simulation(bucket: Bucket, numbers: Numbers, load: Load, target: float | None) -> Simulation:
+    notes, asked = [_ASSUMED.format(load.spread)], load.seconds
+    load = shortened(load)
+    if load.seconds < asked:
+        notes.append(f"Only {span(load.seconds)} are simulated, because there are more than {MOST_TASKS} tasks.")
+    outcomes = tuple(compared(load, numbers, target))
+    if target is not None and outcomes[-1].what != "least":
+        notes.append(f"No number keeps 95 % of the waits within {span(target)}.")
     return Simulation(
-        bucket.name, bucket.key, question.seconds, load.per_second, load.run_time, load.spread, load.cost,
-        len(begin.waits), outcomes, notes=tuple(notes),
+        bucket.name, bucket.key, load.seconds, load.per_second, load.run_time, load.spread, load.cost,
+        len(load.waits), outcomes, notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -175,11 +175,9 @@ def _check(status: LimitStatus, history: History, question: Question, numbers: N
     total = history.total
     load = question._replace(arrivals=AS_COUNTED, run_time=AS_COUNTED, seconds=total.length).load(history, cost)
     parked = max(status.parked - total.parked - total.sent_back + sum(total.waited), 0)
-    seconds = shortened(load, total.length, parked)
     waits = tuple(number / (load.per_second or 1) for number in range(parked, 0, -1))
-    tasks = typical(load, numbers, seconds, Begin(waits, status.held // cost), question.seed)
-    starts = starts_of(tasks, numbers, cost)
-    return outcome_of("check", numbers, load, tasks, starts, seconds, begun=True)
+    load = shortened(load._replace(waits=waits, running=status.held // cost))
+    return outcome_of("check", numbers, load, typical(load, numbers), begun=True)
 
 
 def _misfit(

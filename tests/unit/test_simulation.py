@@ -14,29 +14,26 @@ from celery_throttle import ConfigurationError
 from celery_throttle.control import simulation, what_if
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import Outcome, compared, outcome_of
-from celery_throttle.control.simulation import MOST_TASKS, Begin, Load, Numbers, Tasks, drawn, shortened, starts_of
+from celery_throttle.control.overrides import Numbers
+from celery_throttle.control.simulation import MOST_TASKS, Load, Tasks, drawn, shortened, starts_of
 from celery_throttle.control.what_if import simulate_load
 from celery_throttle.store.limit_status import RateStatus
 
 RUN_TIME = 2.0
-EMPTY = Begin()
 
 
-def simulated(
-    load: Load, numbers: Numbers, seconds: float, *, begin: Begin = EMPTY, seed: int = 1
-) -> tuple[Outcome, list[float]]:
+def simulated(load: Load, numbers: Numbers, seconds: float, *, seed: int = 1) -> tuple[Outcome, list[float]]:
     """The outcome, and the start of each task."""
-    tasks = drawn(load, seconds, begin, seed)
-    starts = starts_of(tasks, numbers, load.cost, begin.next_start_in)
-    return outcome_of("asked", numbers, load, tasks, starts, seconds), starts
+    load = load._replace(seconds=seconds, seed=seed)
+    tasks = drawn(load)
+    return outcome_of("asked", numbers, load, tasks), starts_of(tasks, numbers, load.cost, load.next_start_in)
 
 
 def rows_of(**options: Any) -> dict[str, Outcome]:
     """The compared outcomes of eight permits that are used to seven eighths."""
     numbers = options.pop("numbers", Numbers(8))
     question = read_question(**{"arrivals": "3.5/s", "run_time": RUN_TIME} | options)
-    begin = options.get("begin", Begin())
-    return {each.what: each for each in compared(question.load(None, 1), numbers, begin, question)}
+    return {each.what: each for each in compared(question.load(None, 1), numbers, question.target)}
 
 
 # -- formulas ----------------------------------------------------------------------------------------------------------
@@ -100,15 +97,14 @@ def test_no_window_has_more_starts_than_rate_and_burst() -> None:
 
 @pytest.mark.parametrize("numbers", [Numbers(2), Numbers(8), Numbers(None, (RateStatus("2/s", 3),)), Numbers(None)])
 def test_tasks_that_arrived_have_started_or_wait(numbers: Numbers) -> None:
-    begin = Begin((0.0,) * 30, running=2)
-    found, starts = simulated(Load((3.5,), RUN_TIME), numbers, 600.0, begin=begin)
+    found, starts = simulated(Load((3.5,), RUN_TIME, waits=(0.0,) * 30, running=2), numbers, 600.0)
     assert found.started + found.waiting == found.arrived == len(starts) > 2000
     assert found.used <= (numbers.permits or inf)
     assert starts == sorted(starts)
 
 
 def test_at_no_time_more_run_than_there_are_permits() -> None:
-    tasks = drawn(Load((5.0,), RUN_TIME), 600.0, Begin(running=3), 1)
+    tasks = drawn(Load((5.0,), RUN_TIME, seconds=600.0, running=3))
     starts = starts_of(tasks, Numbers(8))
     runs = [(start, 1) for start in starts] + [(s + t, -1) for s, t in zip(starts, tasks.run_times, strict=True)]
     running = most = 0
@@ -124,23 +120,23 @@ def test_the_same_seed_gives_the_same_outcomes() -> None:
 
 def test_a_line_is_gone_after_as_many_rounds_as_it_fills() -> None:
     """Eighty tasks of two seconds with eight permits: the last eight start after nine rounds."""
-    begin = Begin((0.0,) * 80, running=8)
-    found, _ = simulated(Load((0.0001,), RUN_TIME, spread=0.0), Numbers(8), 600.0, begin=begin)
+    load = Load((0.0001,), RUN_TIME, spread=0.0, waits=(0.0,) * 80, running=8)
+    found, _ = simulated(load, Numbers(8), 600.0)
     assert found.gone_in == pytest.approx(20.0)
     assert found.wait_most == pytest.approx(20.0)
 
 
 def test_a_line_is_gone_later_while_tasks_arrive() -> None:
-    begin = Begin((0.0,) * 1000, running=8)
-    found, _ = simulated(Load((3.0,), RUN_TIME), Numbers(8), 3600.0, begin=begin)
+    load = Load((3.0,), RUN_TIME, waits=(0.0,) * 1000, running=8)
+    found, _ = simulated(load, Numbers(8), 3600.0)
     assert found.gone_in == pytest.approx(1000 / (8 / RUN_TIME - 3.0), rel=0.2)
     assert found.never == ""
-    later, _ = simulated(Load((3.0,), RUN_TIME), Numbers(8), 600.0, begin=begin)
+    later, _ = simulated(load, Numbers(8), 600.0)
     assert (later.gone_in, later.cells[-1]) == (None, "later")
 
 
 def test_a_lowered_limit_drains_first() -> None:
-    tasks = drawn(Load((1.0,), RUN_TIME), 60.0, Begin((0.0,), running=5), 1)
+    tasks = drawn(Load((1.0,), RUN_TIME, seconds=60.0, waits=(0.0,), running=5))
     assert starts_of(tasks, Numbers(2))[0] == tasks.ends[3], "one of two has to end after three that are too many"
 
 
@@ -163,16 +159,16 @@ def test_a_task_takes_as_many_starts_of_a_rate_as_permits() -> None:
 
 
 def test_rates_of_minutes_follow_each_other() -> None:
-    tasks = drawn(Load((0.0, 10.0), 1.0), 240.0, Begin(), 1)
+    tasks = drawn(Load((0.0, 10.0), 1.0, seconds=240.0))
     assert {int(each // 60) for each in tasks.arrivals} == {1, 3}
     assert len(tasks.arrivals) == pytest.approx(1200, rel=0.1)
 
 
 def test_a_simulation_of_very_many_tasks_is_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load((1000.0,), 0.1)
-    assert shortened(load, 3600.0, 0) == pytest.approx(MOST_TASKS / 1000)
-    assert shortened(load, 60.0, 0) == 60.0
-    assert shortened(load, 3600.0, 10 * MOST_TASKS) == pytest.approx(50.0)
+    assert shortened(load).seconds == pytest.approx(MOST_TASKS / 1000)
+    assert shortened(load._replace(seconds=60.0)).seconds == 60.0
+    assert shortened(load._replace(waits=(0.0,) * 10 * MOST_TASKS)).seconds == pytest.approx(50.0)
     for module in (simulation, what_if):
         monkeypatch.setattr(module, "MOST_TASKS", 5000)
     found = simulate_load(Numbers(8), read_question(arrivals=10, run_time=0.1))
@@ -184,8 +180,7 @@ def test_a_simulation_of_very_many_tasks_is_shortened(monkeypatch: pytest.Monkey
 
 
 def outcome(tasks: Tasks, permits: int, seconds: float, *, begun: bool = False) -> Outcome:
-    numbers = Numbers(permits)
-    return outcome_of("asked", numbers, Load((0.1,), 1.0), tasks, starts_of(tasks, numbers), seconds, begun=begun)
+    return outcome_of("asked", Numbers(permits), Load((0.1,), 1.0, seconds=seconds), tasks, begun=begun)
 
 
 def test_a_line_is_gone_at_the_start_before_the_next_arrival() -> None:

@@ -11,12 +11,11 @@ from celery_throttle.control.cli.output import Column
 from celery_throttle.control.cli.session import command, typed
 from celery_throttle.control.load import read_question
 from celery_throttle.control.outcomes import HEADINGS
-from celery_throttle.control.simulation import Numbers
+from celery_throttle.control.overrides import read_numbers
 from celery_throttle.control.what_if import simulate_load
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.checks import MOST
-from celery_throttle.core.limits import Limit
 from celery_throttle.core.wording import counted
-from celery_throttle.store.limit_status import RateStatus
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -74,13 +73,9 @@ def simulate(
     elif permits is None and not rate:
         raise click.UsageError("Without LIMIT a number is missing: write --permits 8 or --rate 50/m")
     else:
-        found = simulate_load(_numbers(**numbers), read_question(run_time=runtime, **load))
+        given = read_numbers("simulate", Bucket("simulate"), **{"burst": None} | numbers, declared=tuple)
+        found = simulate_load(given, read_question(run_time=runtime, **load))
     _show(session, found)
-
-
-def _numbers(**numbers: Any) -> Numbers:
-    limit = Limit("simulate", **numbers)
-    return Numbers(limit.permits, tuple(RateStatus(str(rate), burst) for rate, burst in limit.rates))
 
 
 def _show(session: Session, found: Simulation) -> None:
