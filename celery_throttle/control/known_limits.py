@@ -146,9 +146,10 @@ def _unknown_limit(name: str, known: set[str], *, is_task: bool) -> Configuratio
     bare, split, key = name.removesuffix("]").partition("[")
     close = closest(name, limits)
     meant, shell = f", did you mean {close!r}?" if close else ":", ""
-    if split and bare in limits:  # the text of a `Bucket`
+    if split and bare in limits:  # the text of a `Bucket`, or a part of it: `tenant[acme`
+        key = key or "KEY"
         meant = f": write limit({bare!r}, key={key!r})."
-        shell = f": write `{{command}} {shlex.quote(f'{bare}[{key}]')}`, without --key."
+        shell = f": write `{{command}} {shlex.join([bare, '--key', key])}`."
     if is_task:  # a similar name of a limit would mislead here
         meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
         task = shlex.quote(name)

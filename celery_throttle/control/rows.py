@@ -13,7 +13,7 @@ from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted, one_line
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.limit_status import State
-from celery_throttle.store.standing import key_states, refusals
+from celery_throttle.store.standing import key_states, refusals, refusals_of
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
@@ -186,20 +186,19 @@ def _reason(reader: Reader, status: LimitStatus, first: First) -> State:
     view = reader.explain(first.task_id)
     if view.state != "parked":
         return State("moving", "its first task has just left the line")
-    return _of_view(status, view)
-
-
-def _of_view(status: LimitStatus, view: TaskView) -> State:
     if view.settling:
         return State("settling", "nothing starts: the store has lost its data")
-    costs = {need.bucket: need.permits for need in view.needs}
-    others = (each for each in view.limits if each.bucket != status.bucket)
-    other = next((each for each in others if any(refusals(each, costs.get(each.bucket, 1)))), None)
-    if other is not None:
-        return State("elsewhere", f"its first task waits for {other.bucket}")
-    cost = costs.get(status.bucket, 1)
-    if not status.has_room(cost):
-        return State("full", f"its first task needs {counted(cost, 'permit')}")
+    refused = {each.status.bucket: each for each in refusals_of(first.task_id, view)}
+    own = refused.pop(status.bucket, None)
+    if refused:
+        return State("elsewhere", f"its first task waits for {next(iter(refused))}")
+    if own:
+        return State("full", f"its first task needs {counted(own.cost, 'permit')}")
+    return _not_taken(view)
+
+
+def _not_taken(view: TaskView) -> State:
+    """Return the reason why no worker takes a task that may start."""
     if view.service:
         return State(_NO_WORKER, f"no worker takes it: it needs one of broker {one_line(view.service)}")
     if view.kind and not view.lacking:

@@ -110,7 +110,7 @@ class Session:
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            raise Ended(self._as_written(name) or in_shell(error), FOUND) from None
+            raise Ended(in_shell(error), FOUND) from None
         return self.throttle.limit(name, key=known_key)
 
     def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
@@ -119,17 +119,6 @@ class Session:
             return self.throttle.limits(name, key=key)
         except ConfigurationError:
             return (self.limit(name, key),)
-
-    def _as_written(self, name: str) -> str:
-        """Return an error with the command for one key, if the name is an incomplete one: ``tenant[acme``."""
-        limit, bracket, key = name.partition("[")
-        try:
-            self.throttle.limit(limit)
-        except ConfigurationError:
-            return ""
-        key = key.removesuffix("]") or "KEY"
-        meant = typed_again(limit, "--key", key)
-        return f"No limit {name!r}: write `{meant}`" if bracket else ""
 
     def commands(self) -> Commands:
         """Return the beginning of further commands: that of this command, without passwords."""
