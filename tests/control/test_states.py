@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control import rows as rows_module
 from celery_throttle.core.policy import Needs
 from tests.control.conftest import Run
+from tests.store.peek import KEY
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import API, GPU, TENANT, incident
 from tests.support.shell import Ended
@@ -90,6 +92,15 @@ def test_state_of_a_limit_with_permits_free(
     worker.take("holds", terms(held).same)
     worker.put("waits", waits)
     assert rows(run("status"))["api"].endswith(state)
+
+
+def test_a_first_task_that_goes_first_elsewhere_does_not_wait_for_itself(
+    run: Run, worker: TermsCaller, redis: Redis
+) -> None:
+    worker.put("waits", terms(API, GPU).same)
+    bar = json.dumps({"bar": [0, 9_000_000_000_000, "", "waits", 1]})
+    redis.hset(KEY["overrides"], "gpu", bar)
+    assert rows(run("status"))["api"].endswith("no worker takes it (queue q)")
 
 
 def test_the_oldest_task_of_a_limit_with_keys_has_a_state(run: Run, worker: TermsCaller) -> None:
