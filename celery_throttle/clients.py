@@ -61,7 +61,7 @@ class StoreClient:
         Raises:
             StoreUnavailable: the store did not answer, or refused the call.
         """
-        begun = time.monotonic()
+        begun = self.breaker.begin()
         try:
             reply = self._caller.call(call)
         except ResponseError as error:

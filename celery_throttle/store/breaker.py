@@ -65,6 +65,10 @@ class Breaker:
         self._open = _Open(is_open.why, monotonic() + _TRYING)
         return None
 
+    def begin(self) -> float:
+        """Return the start time of a call, for `failed`."""
+        return monotonic()
+
     def failed(self, why: str, begun: float) -> None:
         """Record a call that failed; ``begun`` is its start. The longer it took, the longer others are refused."""
         now = monotonic()

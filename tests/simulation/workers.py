@@ -285,7 +285,7 @@ class _OwnSignal:
         if self._here.worker is not None:
             self._here.worker.revoked_receiver = receiver
 
-    def disconnect(self, receiver: Any) -> None:
+    def disconnect(self, receiver: Any, **_: Any) -> None:
         """It ends with the worker."""
 
     def _sent(self, **about: Any) -> None:
