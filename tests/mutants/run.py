@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[2]
 _PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
 #: The runs, the quickest first.
 STAGES: dict[str, tuple[str, ...]] = {
-    "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
+    "the store tests": (
+        *(*_PYTEST, "tests/store"),
+        *(f"tests/control/test_{each}.py" for each in ("repair", "unreadable", "lost_runs")),
+    ),
     "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
     "the search": (*_PYTEST, "tests/explore"),
 }

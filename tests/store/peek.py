@@ -331,6 +331,7 @@ def _check_ends(store: Snapshot) -> None:
         fields = {f"{name}:{field}" for field, packed in store.hashes[name].items() if not _for_good(name, packed)}
         ends = {member for member in store.sets["ends"] if member.startswith(f"{name}:")}
         assert fields <= ends, f"{fields - ends} stay for ever"
+        assert ends <= {f"{name}:{field}" for field in store.hashes[name]}, "an end of a field that is gone"
 
 
 def _for_good(name: str, packed: bytes) -> bool:

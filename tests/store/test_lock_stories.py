@@ -243,6 +243,8 @@ one without a caller takes no place of one with a caller:
     arrive t2 slots=1 = t2 conclude t1
 a late one gets the remembered outcome, if that had not ended when it was published:
     start t1 remember=60; end t1; publish t2 remember=60 awaited = t1; lock_ends; arrive t2 slots=1 = t2 conclude t1
+the outcome of the first counts those that ask for it, and its lock does not count them again:
+    start t1 remember=60; publish t2 remember=60 awaited = t1; lock_awaited = 1; end t1; lock_awaited = 0
 one runs if the first had no outcome:
     start t1; publish t2 awaited; end t1 ignored; arrive t2 = t2 run
 a retry that does not run keeps no lock, though its first attempt is delivered again after the first:

@@ -118,6 +118,8 @@ leases are renewed, else permits in use would be free:
     take t; expire t; fill; renew t = renewed; leases = t long
 limits are declared, else a new connection could give nothing back:
     take t; fill; permits gpu 5; in_force gpu = 5
+an answer is repeated:
+    ask t = granted; fill; again = granted
 holders are put back after all data was lost:
     take t; flush; permits gpu 1; fill; renew t = put back
 expired holders are cleared:

@@ -78,7 +78,8 @@ end
 
 -- Give the slots of the caller to the next tasks, and send hints to other workers.
 local function serve()
-  if state.adds_ends then reap_ends(4) end -- so that ended fields do not pile up where there is no beat
+  -- So that ended fields do not pile up where there is no beat.
+  if state.adds_ends then reap_ends(4) end
   if next(state.unsettled) then settle() end
   if not any_parked() then return end
   catch_up()
