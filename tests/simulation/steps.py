@@ -142,7 +142,7 @@ class Steps:
         return self.rng.random() < self._patience
 
     def _turn_maybe(self, worker: Worker) -> None:
-        if not worker.dead and self.rng.random() < 0.8:
+        if not worker.dead and (self.rng.random() < 0.8 or self.prompt):
             self.world.act(worker, worker.turn)
 
     def _job(self, state: str, accepted: bool | None = None) -> Any:

@@ -251,8 +251,7 @@ class World:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
             if not self.scene.kinds[run.attempt.entry.task].late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
-        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
-            self.book.attempt(task_id, number).excuse("its worker was killed before it could store it again")
+        self._lose_only_copies(worker)
         worker.unsettled.clear()
         self._unlock(worker)
         self._never_said(worker)
@@ -382,6 +381,7 @@ class World:
             raise Violation(f"{worker} ends too early: {worker.inside()}")
         for run in unheard:
             run.attempt.may_begin_again("its worker stopped while the store was out of reach")
+        self._lose_only_copies(worker)
         worker.dead, worker.doom = True, -1
         self.workers.remove(worker)
         self.network.gone(worker)
@@ -390,6 +390,10 @@ class World:
         if worker.channel is not None:
             for delivery in self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)])):
                 self._comes_again(delivery, "its worker stopped")
+
+    def _lose_only_copies(self, worker: Worker) -> None:
+        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
+            self.book.attempt(task_id, number).excuse("its worker ended before it could store it again")
 
     def cold(self, worker: Worker) -> None:
         """SIGQUIT: the running tasks are given up."""
