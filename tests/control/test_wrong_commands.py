@@ -180,8 +180,9 @@ def test_the_command_to_type_names_the_app_or_the_store(shell: Shell) -> None:
     ended = shell.run("-A", "tests.support.apps.features", "throttle", "set", "gpu", "0")
     assert "`celery -A tests.support.apps.features throttle pause gpu`" in ended.err
     url = shell.env["BROKER_URL"]
-    ended = shell.run("throttle", "drop", "--url", url, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
-    assert f"`celery throttle drop --url {url} LIMIT`" in ended.err
+    for words, meant in ((["drop"], "LIMIT"), (["runnable", ""], "celery")):
+        ended = shell.run("throttle", *words, "--url", url, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
+        assert f"`celery throttle {words[0]} --url {url} {meant}`" in ended.err
 
 
 def test_help_of_the_group_is_not_cut(run: Run) -> None:

@@ -180,8 +180,7 @@ def _begin() -> str:
 def in_shell(error: ConfigurationError) -> str:
     """Return the text of an error, with its fix as a command line."""
     text = error.shell or str(error)
-    name = click.get_current_context().info_name
-    return text.replace("{command}", f"{{throttle}} {name}").replace("{throttle}", f"{_begin()} throttle")
+    return text.replace("{command}", typed_again()).replace("{throttle}", f"{_begin()} throttle")
 
 
 def blank_app(url: str, prefix: str | None) -> Any:
