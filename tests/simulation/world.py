@@ -255,8 +255,7 @@ class World:
         worker.unsettled.clear()
         self._unlock(worker)
         self._never_said(worker)
-        for task_id, number in worker.told_begun:
-            self.book.attempt(task_id, number).excuse("its worker was killed as it began, and it is acknowledged early")
+        self._end_as_they_begin(worker)
         for job in worker.pool.jobs:
             self._die_with(job)
         if worker.channel is not None:
@@ -398,9 +397,14 @@ class World:
     def cold(self, worker: Worker) -> None:
         """SIGQUIT: the running tasks are given up."""
         self.say("cold shutdown", worker)
+        self._end_as_they_begin(worker)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
             self._give_up(worker, job)
+
+    def _end_as_they_begin(self, worker: Worker) -> None:
+        for task_id, number in worker.told_begun:
+            self.book.attempt(task_id, number).excuse("its worker ended as it began, and it is acknowledged early")
 
     def _give_up(self, worker: Worker, job: Job) -> None:
         self._die_with(job)
