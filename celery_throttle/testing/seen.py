@@ -79,13 +79,14 @@ class Seen:
 
     def connect(self) -> None:
         """Begin to record."""
+        # Celery before 5.7 takes the bound methods of two objects for one receiver.
         for signal, receiver in self._receivers:
-            signal.connect(receiver, weak=False)
+            signal.connect(receiver, weak=False, dispatch_uid=str(id(self)))
 
     def disconnect(self) -> None:
         """Record no more."""
         for signal, receiver in self._receivers:
-            signal.disconnect(receiver)
+            signal.disconnect(receiver, dispatch_uid=str(id(self)))
 
     def clear(self) -> None:
         """Forget all records."""

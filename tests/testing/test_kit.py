@@ -19,6 +19,7 @@ from celery_throttle import ConfigurationError, testing
 from celery_throttle.clients import StoreClient
 from celery_throttle.settings import settings_of
 from celery_throttle.testing import ThrottleTest
+from celery_throttle.testing.seen import Seen
 from tests.support.waiting import until
 from tests.testing.shop import API, MAILS, TENANT, make_shop
 
@@ -197,6 +198,17 @@ def test_with_unittest(server: EmbeddedServer) -> None:
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_kit_of_a_process_sees_each_publish(kit: ThrottleTest, tasks: Any) -> None:
+    """Celery before 5.7 takes bound methods of two objects for one receiver."""
+    other = Seen(kit.app)
+    other.connect()
+    try:
+        sent = tasks["charge"].delay(7)
+        assert kit._seen.calls.keys() == other.calls.keys() == {sent.id}
+    finally:
+        other.disconnect()
 
 
 def test_workers_of_other_queues(kit: ThrottleTest, tasks: Any) -> None:
