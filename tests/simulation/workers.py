@@ -489,9 +489,20 @@ class Worker:
     @property
     def told_begun(self) -> list[tuple[str, int]]:
         """Return the runs that it reports to the store before the pool runs them in the main process."""
-        gate = self.gate
-        told = {run for run in (*gate._admission._granted, *gate.running.runs) if run.reported_begun} | self.beginning
-        return sorted((run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told)
+        return self._named({*self._reported_begun, *self.beginning})
+
+    @property
+    def about_to_begin(self) -> list[tuple[str, int]]:
+        """The same, without those that go back in line."""
+        return self._named(self._reported_begun)
+
+    @property
+    def _reported_begun(self) -> set[Any]:
+        return {run for run in (*self.gate._admission._granted, *self.gate.running.runs) if run.reported_begun}
+
+    @staticmethod
+    def _named(runs: set[Any]) -> list[tuple[str, int]]:
+        return sorted((run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in runs)
 
     def begin_to_act(self) -> None:
         """Note the runs that go back in line: their messages are only here, even if it is killed now."""

@@ -255,7 +255,7 @@ class World:
         worker.unsettled.clear()
         self._unlock(worker)
         self._never_said(worker)
-        self._end_as_they_begin(worker)
+        self._end_as_they_begin(worker.told_begun)
         for job in worker.pool.jobs:
             self._die_with(job)
         if worker.channel is not None:
@@ -397,13 +397,13 @@ class World:
     def cold(self, worker: Worker) -> None:
         """SIGQUIT: the running tasks are given up."""
         self.say("cold shutdown", worker)
-        self._end_as_they_begin(worker)
+        self._end_as_they_begin(worker.about_to_begin)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
             self._give_up(worker, job)
 
-    def _end_as_they_begin(self, worker: Worker) -> None:
-        for task_id, number in worker.told_begun:
+    def _end_as_they_begin(self, runs: list[tuple[str, int]]) -> None:
+        for task_id, number in runs:
             self.book.attempt(task_id, number).excuse("its worker ended as it began, and it is acknowledged early")
 
     def _give_up(self, worker: Worker, job: Job) -> None:
