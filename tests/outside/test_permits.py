@@ -49,9 +49,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
     """An app with a store of its own, to freeze and to fill."""
-    made = Celery("shop", broker=own_server.url, set_as_current=False)
-    yield made
-    close(made)
+    yield from closed_after("shop", own_server.url)
 
 
 @pytest.fixture
@@ -70,7 +68,12 @@ def relay(own_server: EmbeddedServer) -> Iterator[Relay]:
 @pytest.fixture
 def far(relay: Relay) -> Iterator[Celery]:
     """An app that reaches the store of `shop` through the relay."""
-    made = Celery("far", broker=relay.url, set_as_current=False)
+    yield from closed_after("far", relay.url)
+
+
+def closed_after(name: str, url: str) -> Iterator[Celery]:
+    """Yield an app with this broker, and close it."""
+    made = Celery(name, broker=url, set_as_current=False)
     yield made
     close(made)
 

@@ -74,7 +74,7 @@ def _role(connection: Any) -> str:
     try:
         return str(connection.ask("ROLE")[0].decode())
     except NoPermissionError:
-        return ""  # A replica will say READONLY.
+        return ""  # a replica will answer READONLY
 
 
 class Cluster:
