@@ -15,6 +15,7 @@ from tests.control.conftest import Run
 from tests.control.test_looking import API, fill, of
 from tests.store.caller import started
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
@@ -164,6 +165,7 @@ def test_forecast_of_another_rate(mail: LimitControl, worker: TermsCaller, run: 
 @pytest.mark.parametrize("rate", ["1/m", "1000/s"])
 def test_forecast_of_a_rate_matches_the_outcome(mail: LimitControl, worker: TermsCaller, rate: str) -> None:
     fill(worker, 3, MAILS)
+    until(lambda: mail.forecast(4, rate="1000/s", burst=1).starts)  # a millisecond after the last start
     said = mail.forecast(4, rate=rate, burst=1)
     mail.override(4, rate=rate, burst=1)
     assert said.starts == len(started(worker.look(9)))
