@@ -5,31 +5,27 @@ from __future__ import annotations
 import gc
 import sys
 import unittest
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from kombu import pools
 from kombu.exceptions import EncodeError
+from redis import Redis
 
 from celery_throttle import ConfigurationError, testing
 from celery_throttle.clients import StoreClient
+from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
 from celery_throttle.testing import ThrottleTest
 from celery_throttle.testing.seen import Seen
+from celery_throttle.testing.workers import Worker
 from tests.support.waiting import until
 from tests.testing.shop import API, MAILS, TENANT, make_shop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from redis import Redis
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.testing.workers import Worker
 
 # -- the app -----------------------------------------------------------------------------------------------------------
 
@@ -68,11 +64,14 @@ NOT_BEGUN = "The test has not begun, and the app has its own store: write with T
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"task_always_eager": True}, EAGER), ({"throttle_enabled": False}, TURNED_OFF)], ids=str
+    ("settings", "message"),
+    [({"task_always_eager": True}, EAGER), ({"throttle_enabled": False}, TURNED_OFF), ({}, NOT_BEGUN)],
+    ids=str,
 )
 def test_nothing_passes_by_not_looking(settings: dict[str, Any], message: str) -> None:
-    """Neither needs a server: this app has none."""
-    with ThrottleTest(make_shop(**settings), url=list.pop) as kit:  # type: ignore[arg-type]
+    """No server is needed: this app has none, and its own store is not asked."""
+    kit = ThrottleTest(make_shop(**settings), url=list.pop)  # type: ignore[arg-type]
+    with kit if settings else nullcontext():
         for look in LOOKS:
             with pytest.raises(AssertionError) as raised:
                 look(kit)
@@ -80,22 +79,11 @@ def test_nothing_passes_by_not_looking(settings: dict[str, Any], message: str) -
         kit.assert_needs(kit.app.tasks["shop.render"].s(1), permits={"api": 1})
 
 
-def test_nothing_is_asked_of_the_own_store_of_the_app() -> None:
-    kit = ThrottleTest(make_shop())
-    for look in LOOKS:
-        with pytest.raises(AssertionError) as raised:
-            look(kit)
-        assert str(raised.value) == NOT_BEGUN
-
-
-def test_every_public_name_is_there() -> None:
-    assert [name for name in testing.__all__ if getattr(testing, name).__name__ != name] == []
-
-
-def test_every_assertion_and_tool_is_among_them() -> None:
+def test_every_assertion_and_tool_is_among_them_and_every_public_name_is_there() -> None:
     named = {name for look in LOOKS for name in look.__code__.co_names}
     public = {name for name in dir(ThrottleTest) if not name.startswith("_")}
     assert public - named == {"assert_needs", "needs_of"}
+    assert [name for name in testing.__all__ if getattr(testing, name).__name__ != name] == []
 
 
 def test_settings_of_the_app_are_restored(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +106,7 @@ def test_settings_with_a_namespace(server: EmbeddedServer) -> None:
     app.config_from_object({"SHOP_BROKER_URL": "redis://127.0.0.1:1", "SHOP_TASK_ALWAYS_EAGER": True}, namespace="SHOP")
     with ThrottleTest(app, url=lambda: server.url, task_always_eager=False) as kit, kit.run_worker():
         assert app.tasks["shop.render"].delay(3).get(timeout=10) == 3
-    assert app.conf.broker_url == "redis://127.0.0.1:1"
-    assert app.conf.task_always_eager is True
+    assert (app.conf.broker_url, app.conf.task_always_eager) == ("redis://127.0.0.1:1", True)
 
 
 def test_only_its_own_keys_are_deleted(server: EmbeddedServer, redis: Redis) -> None:
@@ -161,14 +148,11 @@ def test_no_subscription_of_a_body_is_left(server: EmbeddedServer, redis: Redis)
     assert len(results) == 1
 
 
-def test_a_server_that_was_given(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_server_it_uses(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THROTTLE_TEST_URL", server.url)
     with ThrottleTest(make_shop()) as kit:
         assert kit.app.conf.broker_url == server.url
-
-
-def test_no_server_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("THROTTLE_TEST_URL", raising=False)
+    monkeypatch.delenv("THROTTLE_TEST_URL")
     monkeypatch.setattr("celery_throttle.testing.app._own", [])
     monkeypatch.setattr("celery_throttle.embedded._in_wheel", lambda: None)
     monkeypatch.setenv("PATH", "")
@@ -209,13 +193,6 @@ def test_each_kit_of_a_process_sees_each_publish(kit: ThrottleTest, tasks: Any) 
         assert kit._seen.calls.keys() == other.calls.keys() == {sent.id}
     finally:
         other.disconnect()
-
-
-def test_workers_of_other_queues(kit: ThrottleTest, tasks: Any) -> None:
-    with kit.run_worker(queues=["films"]) as films, kit.run_worker() as others:
-        assert (films.queues, others.queues) == (["films"], ["celery"])
-        assert tasks["render"].apply_async((3,), queue="films").get(timeout=10) == 3
-        kit.assert_ran(tasks["render"].s(3))
 
 
 def test_messages_of_a_lost_worker_come_again(kit: ThrottleTest, tasks: Any) -> None:
@@ -363,11 +340,14 @@ def test_no_time(kit: ThrottleTest, wrong: Any) -> None:
 def test_a_gate_lets_some_bodies_through(kit: ThrottleTest, tasks: Any) -> None:
     with kit.gate(tasks["render"]) as gate:
         results = [tasks["render"].delay(number) for number in range(3)]
+        with pytest.raises(EncodeError):
+            tasks["render"].delay(object())  # which is no call
         assert tasks["total"].delay([1, 2]).get(timeout=10) == 3
         assert len(gate.wait_for(2)) == 2
         gate.open(2)
         assert gate.wait_for(1) == (results[2].id,)
     assert sorted(each.get(timeout=10) for each in results) == [0, 1, 2]
+    assert kit.drain().left == ()
 
 
 @pytest.mark.usefixtures("worker")
@@ -387,25 +367,11 @@ def test_drain_counts(kit: ThrottleTest, tasks: Any) -> None:
     assert lines[0] == "3 succeeded, 1 failed, 1 sent back, 0 ended without a body, 3 left"
     assert "Limit crawls is full: 5 of 5 permits are held." in lines
 
-
-@pytest.mark.usefixtures("worker")
-def test_drain_counts_as_failed_a_task_that_may_not_go_back_again(kit: ThrottleTest, tasks: Any) -> None:
-    """Its body raised `RateLimited`, which is no failure to Celery."""
-    back = tasks["sync"].delay()
-    kit.assert_parked(back)
-    assert kit.drain().failed == ()
+    # A task that may not go back again has failed, though its body raised `RateLimited`, which is no failure to Celery.
     kit.advance(31)
     kit.assert_ran(tasks["sync"], times=2)
     drained = kit.drain()
-    assert (drained.failed, drained.sent_back, drained.left) == ((back.id,), (back.id,), ())
-
-
-@pytest.mark.usefixtures("worker")
-def test_a_call_that_cannot_be_published_is_no_call(kit: ThrottleTest, tasks: Any) -> None:
-    with pytest.raises(EncodeError):
-        tasks["render"].delay(object())
-    kit.settle()
-    assert kit.drain().left == ()
+    assert (back.id in drained.failed, back.id in drained.sent_back) == (True, True)
 
 
 def test_forget_all_between_tests_of_one_worker(kit: ThrottleTest, tasks: Any, worker: Worker) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -12,10 +13,6 @@ import pytest
 from celery_throttle import StoreUnavailable
 from celery_throttle.testing import ThrottleTest
 from tests.testing.shop import API, MAILS, TENANT, make_shop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 SOON: Any = {"within": 0.05}
 #: Times, leases, and the parts of names that differ from run to run.
@@ -42,6 +39,12 @@ def failing(assertion: Callable[..., object], *args: Any, **options: Any) -> str
     with pytest.raises(AssertionError) as raised:
         assertion(*args, **options)
     return str(raised.value)
+
+
+def assert_first_lines(results: dict[str, Any], *failures: tuple[Callable[..., object], list[Any], Any, str]) -> None:
+    """Assert that each assertion, with its arguments and options, fails with this first line."""
+    found = [shown(failing(assertion, *args, **options), **results) for assertion, args, options, _ in failures]
+    assert [text.splitlines()[0] for text in found] == [line for *_, line in failures]
 
 
 def renders(kit: ThrottleTest, number: int) -> list[Any]:
@@ -81,30 +84,24 @@ def test_parked_and_held(kit: ThrottleTest, tasks: Any) -> None:
               1 task is before it in the line of api, of queue 'celery'.
               status: api 2/2, 2 parked
         """)
-        assert shown(failing(kit.assert_parked, c, behind=TENANT, key="t1", **SOON), **results) == message("""
-            shop.render[C] is parked behind api, not behind tenant[t1].
-              shop.render[C]: parked
-              Limit api is full: 2 of 2 permits are held.
-              status: api 2/2, 2 parked
-        """)
-        assert shown(failing(kit.assert_held, "api", 1, **SOON), **results) == message("""
-            api has 2 permits in use, not 1, held by A, B.
-              status: api 2/2, 2 parked
-        """)
         assert shown(failing(kit.assert_line, "api", [d, c], **SOON), **results) == message("""
             The line of api is C, D, not D, C: place 1 differs.
               shop.render[C]: parked
               Limit api is full: 2 of 2 permits are held.
               status: api 2/2, 2 parked
         """)
-        assert shown(failing(kit.assert_line, "api", [c, d, a], **SOON), **results) == message("""
-            The line of api is C, D, not C, D, A: place 3 differs.
-              status: api 2/2, 2 parked
-        """)
-        assert shown(failing(kit.assert_held, "crawls", 1, **SOON)) == message("""
-            crawls has 0 permits in use, not 1, held by no task.
-              status: api 2/2, 2 parked
-        """)
+        assert_first_lines(
+            results,
+            (kit.assert_line, ["api", [c, d, a]], SOON, "The line of api is C, D, not C, D, A: place 3 differs."),
+            (kit.assert_held, ["api", 1], SOON, "api has 2 permits in use, not 1, held by A, B."),
+            (kit.assert_held, ["crawls", 1], SOON, "crawls has 0 permits in use, not 1, held by no task."),
+            (
+                kit.assert_parked,
+                [c],
+                {"behind": TENANT, "key": "t1", **SOON},
+                "shop.render[C] is parked behind api, not behind tenant[t1].",
+            ),
+        )
 
 
 @pytest.mark.usefixtures("worker")
@@ -126,20 +123,17 @@ def test_started(kit: ThrottleTest, tasks: Any) -> None:
               Limit api is full: 2 of 2 permits are held.
               status: api 2/2, 1 parked
         """)
-        assert shown(failing(gate.wait_for, 2, **SOON)) == message("""
+        assert failing(gate.wait_for, 2, **SOON) == message("""
             1 of 2 bodies came to the gate within 0.05 s.
               status: api 2/2, 1 parked
         """)
     early = tasks["render"].apply_async((3,), countdown=1000)
     kit.drain()
-    assert shown(failing(kit.assert_started, early, **SOON), E=early) == message("""
-        shop.render[E] has not started within 0.05 s: it waits for its ETA THEN.
-          status: no limit is in use
-    """)
-    assert shown(failing(kit.assert_started, "1a2b3c4d5e", **SOON)) == message("""
-        Task 1a2b3c4d was not published in this test.
-          status: no limit is in use
-    """)
+    assert_first_lines(
+        {"E": early},
+        (kit.assert_started, [early], SOON, "shop.render[E] has not started within 0.05 s: it waits for its ETA THEN."),
+        (kit.assert_started, ["1a2b3c4d5e"], SOON, "Task 1a2b3c4d was not published in this test."),
+    )
 
 
 @pytest.mark.usefixtures("worker")
@@ -158,14 +152,12 @@ def test_most_at_once(kit: ThrottleTest) -> None:
               Its lease ends in 60 s unless its worker renews it.
               status: api 2/2
         """)
-        assert failing(kit.assert_most_at_once, API, 3) == message("""
-            api was never full: 2 of 3 at once. Publish more tasks, or have their bodies wait at a gate().
-              status: api 2/2
-        """)
-        assert failing(kit.assert_most_at_once, MAILS, 1, at_most=True) == message("""
-            mails was never full: 0 of 1 at once. Publish more tasks, or have their bodies wait at a gate().
-              status: api 2/2
-        """)
+        advice = "Publish more tasks, or have their bodies wait at a gate()."
+        assert_first_lines(
+            {},
+            (kit.assert_most_at_once, [API, 3], {}, f"api was never full: 2 of 3 at once. {advice}"),
+            (kit.assert_most_at_once, [MAILS, 1], {"at_most": True}, f"mails was never full: 0 of 1 at once. {advice}"),
+        )
 
 
 @pytest.mark.usefixtures("worker")
@@ -173,18 +165,15 @@ def test_dropped_and_sent_back(kit: ThrottleTest, tasks: Any) -> None:
     with kit.hold("crawls"):
         late = tasks["crawl"].delay("t1")
         kit.assert_parked(late)
-        assert shown(failing(kit.assert_dropped, late, **SOON), L=late).splitlines()[0] == (
-            "shop.crawl[L] is not dropped: it is parked behind crawls, place 1. Its start_deadline is 60 s: "
-            "throttle.advance(61)."
-        )
-        assert shown(failing(kit.assert_sent_back, late, **SOON), L=late).splitlines()[0] == (
-            "shop.crawl[L] was not sent back: it is parked behind crawls, place 1."
+        is_parked = "it is parked behind crawls, place 1."
+        hint = "Its start_deadline is 60 s: throttle.advance(61)."
+        assert_first_lines(
+            {"L": late},
+            (kit.assert_dropped, [late], SOON, f"shop.crawl[L] is not dropped: {is_parked} {hint}"),
+            (kit.assert_sent_back, [late], SOON, f"shop.crawl[L] was not sent back: {is_parked}"),
         )
         kit.control.drop(late, by="ana", why="a test")
     kit.assert_dropped(late, "dropped by ana")
-    assert shown(failing(kit.assert_dropped, late, "expired"), L=late).splitlines()[0] == (
-        "shop.crawl[L] was dropped for the reason 'dropped by ana: a test', not 'expired'."
-    )
     back = tasks["sync"].delay()
     kit.assert_sent_back(back, pauses=30)
     kit.settle()
@@ -196,8 +185,11 @@ def test_dropped_and_sent_back(kit: ThrottleTest, tasks: Any) -> None:
     """)
     runs = tasks["render"].delay(1)
     kit.drain()
-    assert shown(failing(kit.assert_dropped, runs, **SOON), R=runs).splitlines()[0] == (
-        "shop.render[R] is not dropped: it ended with SUCCESS."
+    reason = "'dropped by ana: a test', not 'expired'"
+    assert_first_lines(
+        {"L": late, "R": runs},
+        (kit.assert_dropped, [late, "expired"], {}, f"shop.crawl[L] was dropped for the reason {reason}."),
+        (kit.assert_dropped, [runs], SOON, "shop.render[R] is not dropped: it ended with SUCCESS."),
     )
 
 
@@ -233,25 +225,23 @@ def test_locks(kit: ThrottleTest, tasks: Any) -> None:
         last = index.delay("b")
         kit.assert_parked(last)
         kit.assert_duplicate(last, of=first)
-        assert shown(failing(kit.assert_parked, last, behind=API, **SOON), A=first, B=last).splitlines()[0] == (
-            "shop.index[B] is not parked behind api: it is waiting for its identity lock."
-        )
-        assert shown(failing(kit.assert_duplicate, other, of=a), A=a, O=other).splitlines()[0] == (
-            "shop.charge[O] is no duplicate: its identity shop.charge: {'order_id': 8} is not shop.charge: "
-            "{'order_id': 7}."
+        no_duplicate = "its identity shop.charge: {'order_id': 8} is not shop.charge: {'order_id': 7}."
+        waits = "shop.index[B] is not parked behind api: it is waiting for its identity lock."
+        assert_first_lines(
+            {"B": last, "O": other},
+            (kit.assert_parked, [last], {"behind": API, **SOON}, waits),
+            (kit.assert_duplicate, [other], {"of": a}, f"shop.charge[O] is no duplicate: {no_duplicate}"),
         )
     kit.drain()
     kit.assert_not_locked(charge.s(7))
     again = charge.delay(7)
     kit.drain()
-    assert shown(failing(kit.assert_duplicate, again, of=a), A=a, B=again).splitlines()[0] == (
-        "shop.charge[B] is no duplicate: it ended with SUCCESS."
-    )
-    assert failing(kit.assert_locked, charge.s(7), **SOON).splitlines()[0] == (
-        "shop.charge(7) is not locked: the last body of the task ended with SUCCESS, and remember is off."
-    )
-    assert failing(kit.assert_locked, remind.s(1), **SOON).splitlines()[0] == (
-        "shop.remind(1) is not locked: no body has ended."
+    unlocked = "the last body of the task ended with SUCCESS, and remember is off."
+    assert_first_lines(
+        {"B": again},
+        (kit.assert_duplicate, [again], {"of": a}, "shop.charge[B] is no duplicate: it ended with SUCCESS."),
+        (kit.assert_locked, [charge.s(7)], SOON, f"shop.charge(7) is not locked: {unlocked}"),
+        (kit.assert_locked, [remind.s(1)], SOON, "shop.remind(1) is not locked: no body has ended."),
     )
     remembered = remind.delay(1)
     kit.drain()
