@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,69 +23,91 @@ from tests.support.waiting import until
 from tests.support.workers import _CELERY, ROOT, Workers
 from tests.workers.conftest import FEATURES
 
-REAP = "celery_throttle.reap"
+REAP, NOWHERE = "celery_throttle.reap", "redis://127.0.0.1:1/0"
 
 
-class Beat:
-    """One ``celery beat`` process."""
-
-    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                bound_to_parent(command), cwd=log.parent, env=environment, stdout=output, stderr=subprocess.STDOUT
-            )
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def wait_for_log(self, text: str) -> None:
-        until(lambda: text in self.log(), timeout=30, describe=self.log)
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+def work() -> None: ...
 
 
-@pytest.fixture
-def beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
-    yield from _beat(workers, tmp_path)
+def make_app(**conf: Any) -> Any:
+    app: Any = Celery("beat", broker=NOWHERE, set_as_current=False)
+    app.task(work, shared=False, base=Throttled, limit=1, name="beat.work")
+    app.conf.update(**conf)
+    return app
 
 
-@pytest.fixture
-def beat_of_a_queue(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
-    workers.conf["throttle_reap_queue"] = "housekeeping"
-    yield from _beat(workers, tmp_path)
+def schedule_of(app: Any) -> Any:
+    """Return the schedule that beat would run, as beat itself finds it."""
+    app.finalize()
+    return app.conf.beat_schedule
 
 
-def _beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
-    workers.conf |= {"throttle_reap_every": 1.0, "throttle_lease": 1.0}
-    command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", FEATURES, "beat", "-l", "INFO"]
-    command += ["-s", str(tmp_path / "schedule"), "--max-interval", "1", "--pidfile="]
-    running = Beat(command, tmp_path / "beat.log", os.environ | workers.environment())
-    try:
-        yield running
-    finally:
-        running.end()
+NO_NAMES: list[Any] = ["", 3, []]
+MINE = {"task": REAP, "schedule": 5, "options": {"queue": "housekeeping"}}
 
 
-def test_beat_brings_back_the_permits_of_a_lost_worker(
-    beat: Beat, workers: Workers, journal: Journal, state: State
-) -> None:
-    lost = workers.start(FEATURES, queues="lost", wait=False)
-    other = workers.start(FEATURES, wait=False)
-    lost.wait_ready()
-    other.wait_ready()
-    app = workers.app(FEATURES)
-    journal.wait_begun(app.one_hold.apply_async(("never ends",), queue="lost"))
-    app.one.delay("next")
-    state.wait_parked(1)
-    lost.kill()
-    journal.wait_finished(1, "next")
-    state.wait_empty()
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"throttle_reap_every": 12.0}, {"schedule": 12.0}),
+        ({"throttle_reap_every": timedelta(seconds=12)}, {"schedule": 12.0}),
+        ({"throttle_reap_queue": "housekeeping"}, {"schedule": 30.0, "queue": "housekeeping"}),
+        ({"throttle_reap_every": None}, None),
+        ({"throttle_enabled": False}, None),
+    ],
+    ids=str,
+)
+def test_the_entry(conf: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    schedule = schedule_of(make_app(**conf, beat_schedule={"own": {}}))
+    if expected is None:
+        assert schedule.keys() == {"own"}
+    else:
+        # A worker that was away finds one, not all of them; the result has no reader.
+        options = {"expires": expected["schedule"], "ignore_result": True, "queue": expected.get("queue")}
+        wanted = {"task": REAP, "schedule": expected["schedule"], "options": options}
+        schedule[REAP]["options"].setdefault("queue", None)
+        assert schedule == {REAP: wanted, "own": {}}
 
-    beat.wait_for_log(f"Sending due task {REAP}")
-    other.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", times=2)
+
+def test_the_schedule_of_the_user_comes_first() -> None:
+    """Also one that is set after the tasks were made, or a namespace that leaves the entry out."""
+    assert schedule_of(make_app(beat_schedule={REAP: MINE, "own": {}})) == {REAP: MINE, "own": {}}
+    app = make_app()
+    app.config_from_object({"broker_url": NOWHERE, "beat_schedule": {"own": {}}})
+    assert set(schedule_of(app)) == {REAP, "own"}
+    app = make_app()
+    conf = {"CELERY_BROKER_URL": NOWHERE, "CELERY_THROTTLE_REAP_EVERY": None}
+    app.config_from_object(SimpleNamespace(**conf), namespace="CELERY")
+    assert REAP not in schedule_of(app)
+    assert settings_of(app).reap_every is None
+
+
+def test_an_app_without_throttled_tasks_has_no_entry() -> None:
+    assert REAP not in schedule_of(Celery("plain", broker=NOWHERE, set_as_current=False))
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"throttle_reap_queue": "a", "throttle_reap_every": None}, "throttle_reap_queue = 'a' has no effect while"),
+        *(({"throttle_reap_queue": name}, "throttle_reap_queue must be .*: write throttle_re") for name in NO_NAMES),
+    ],
+    ids=str,
+)
+def test_a_queue_that_cannot_work_is_refused(conf: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{said}"):
+        settings_of(make_app(**conf))
+
+
+def test_beat_task_logs_an_outage_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app()  # no server listens at its URL
+    app.task(work, shared=False, base=Throttled, limit=Limit("other", 1, group="other"), name="beat.of_another_group")
+
+    assert app.tasks[REAP].apply().get() == 0
+
+    said = [record for record in caplog.records if record.name == "celery_throttle.tasks.reap"]
+    assert [record.levelname for record in said] == ["WARNING"] * 2  # one for each group
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
@@ -104,109 +124,21 @@ def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal
     assert app.app.tasks[REAP]() == 0
 
 
-def test_beat_task_logs_an_outage_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app()  # no server listens at its URL
-
-    @app.task(shared=False, base=Throttled, limit=Limit("other", 1, group="other"))  # type: ignore[untyped-decorator]
-    def of_another_group() -> None: ...
-
-    assert app.tasks[REAP].apply().get() == 0
-
-    said = [record for record in caplog.records if record.name == "celery_throttle.tasks.reap"]
-    assert [record.levelname for record in said] == ["WARNING"] * 2  # one for each group
-    assert not [record for record in caplog.records if record.exc_info]
-
-
-def test_embedded_beat(workers: Workers, tmp_path: Path) -> None:
-    workers.conf["throttle_reap_every"] = 1.0
-    worker = workers.start(FEATURES, options=["-B", "-s", str(tmp_path / "schedule")])
-    worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", timeout=30)
-
-
-def make_app(**conf: Any) -> Any:
-    app = Celery("beat", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.conf.update(**conf)
-
-    @app.task(shared=False, base=Throttled, limit=1, name="beat.work")
-    def work() -> None: ...
-
-    return app
-
-
-def schedule_of(app: Any) -> Any:
-    """Return the schedule that beat would run, as beat itself finds it."""
-    app.finalize()
-    return app.conf.beat_schedule
-
-
-@pytest.mark.parametrize("every", [12.0, timedelta(seconds=12)])
-def test_the_entry(every: float | timedelta) -> None:
-    entry = schedule_of(make_app(throttle_reap_every=every))[REAP]
-    assert entry["task"] == REAP
-    assert entry["schedule"] == 12.0
-    # A worker that was away finds one, not all of them; the result has no reader.
-    assert entry["options"] == {"expires": 12.0, "ignore_result": True}
-
-
-def test_the_user_can_change_the_entry() -> None:
-    mine = {"task": REAP, "schedule": 5, "options": {"queue": "housekeeping"}}
-    assert schedule_of(make_app(beat_schedule={REAP: mine, "own": {"task": "x", "schedule": 3}})) == {
-        REAP: mine,
-        "own": {"task": "x", "schedule": 3},
-    }
-
-
-def test_reap_every_none_leaves_the_entry_out() -> None:
-    assert REAP not in schedule_of(make_app(throttle_reap_every=None))
-    app = Celery("beat", set_as_current=False)
-    conf = {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "CELERY_THROTTLE_REAP_EVERY": None}
-    app.config_from_object(SimpleNamespace(**conf), namespace="CELERY")
-    app.task(shared=False, base=Throttled, limit=1, name="beat.work")(print)
-    assert REAP not in schedule_of(app)
-    assert settings_of(app).reap_every is None
-
-
-def test_reap_queue_is_where_the_entry_goes() -> None:
-    entry = schedule_of(make_app(throttle_reap_queue="housekeeping"))[REAP]
-    assert entry["options"] == {"expires": 30.0, "ignore_result": True, "queue": "housekeeping"}
-
-
-def test_reap_queue_without_the_entry_is_refused() -> None:
-    app = make_app(throttle_reap_queue="housekeeping", throttle_reap_every=None)
-    with pytest.raises(ConfigurationError, match=r"throttle_reap_queue = 'housekeeping' has no effect while"):
-        settings_of(app)
-
-
-@pytest.mark.parametrize("queue", ["", 3, ["a"]])
-def test_reap_queue_that_is_no_name_is_refused(queue: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"^throttle_reap_queue must be .*: write throttle_reap_queue='"):
-        settings_of(make_app(throttle_reap_queue=queue))
-
-
-def test_reap_queue_keeps_the_entry_off_the_default_queue(
-    beat_of_a_queue: Beat, workers: Workers, redis: Redis
-) -> None:
-    """Where no worker consumes that one, the messages would pile up."""
+def test_beat_sends_it_to_the_queue_of_the_setting(workers: Workers, tmp_path: Path, redis: Redis) -> None:
+    """Where no worker consumes the default one, the messages would pile up."""
+    workers.conf |= {"throttle_reap_every": 1.0, "throttle_reap_queue": "housekeeping"}
     worker = workers.start(FEATURES, queues="housekeeping")
-    beat_of_a_queue.wait_for_log(f"Sending due task {REAP}")
-    worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded")
+    command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", FEATURES, "beat", "-s", str(tmp_path / "schedule")]
+    command += ["--max-interval", "1", "--pidfile="]
+    log = (tmp_path / "beat.log").open("wb")
+    with (
+        log,
+        subprocess.Popen(
+            bound_to_parent(command), cwd=tmp_path, env=os.environ | workers.environment(), stdout=log, stderr=log
+        ) as beat,
+    ):
+        try:
+            worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", timeout=30, times=2)
+        finally:
+            beat.kill()
     assert redis.llen("celery") == 0
-
-
-def test_a_schedule_that_is_set_later_keeps_the_entry() -> None:
-    app = Celery("beat", broker="redis://127.0.0.1:1/0", set_as_current=False)
-
-    @app.task(shared=False, base=Throttled, limit=1, name="beat.work")
-    def work() -> None: ...
-
-    app.config_from_object({"broker_url": "redis://127.0.0.1:1/0", "beat_schedule": {"own": {}}})
-    assert set(schedule_of(app)) == {REAP, "own"}
-
-
-def test_an_app_without_throttled_tasks_has_no_entry() -> None:
-    app = Celery("plain", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    assert REAP not in schedule_of(app)
-
-
-def test_no_entry_where_throttling_is_turned_off() -> None:
-    assert REAP not in schedule_of(make_app(throttle_enabled=False))

@@ -1,4 +1,4 @@
-"""A worker that cannot work with its settings reports that at its start, in a readable line."""
+"""The start of a worker: setups and stores that it refuses in one line, and its report of the others."""
 
 from __future__ import annotations
 
@@ -9,42 +9,50 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import NoPermissionError
 
+from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.store.servers.client import connection_factory
+from celery_throttle.store.servers.doctor import findings, refusal
 from celery_throttle.worker.held_back import outage
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.runs import Run
 from tests.support.relay import Relay
 from tests.support.tls import TlsFront, make_certificate
-from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES
+from tests.support.workers import BASIC, Workers
+from tests.workers.conftest import FEATURES, ONCE, greeting
+
+FORGETFUL = "tests.support.apps.forgetful"
 
 
-def refused(workers: Workers, **how: Any) -> list[str]:
-    """Return the output of a worker that does not start."""
+def refused(workers: Workers, **how: Any) -> str:
+    """Return the last line of a worker that does not start."""
     worker = workers.start(**how, wait=False)
     assert worker.wait() == 1
-    return worker.log().splitlines()
+    assert "Traceback" not in worker.log()
+    return worker.log().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ("conf", "said"),
+    ("app", "conf", "said"),
     [
-        ({"throttle_leese": 3}, "Error: Unknown setting 'throttle_leese', did you mean 'throttle_lease'?"),
-        ({"throttle_result_state": True}, "Error: Unknown setting 'throttle_result_state': leave it out, and connect"),
-        ({"throttle_url": "redis://host/abc"}, "Error: throttle_url: the database must be a number, got 'abc'"),
-        (
-            {"task_annotations": {"tests.support.apps.basic.work": {"limit": "two"}}},
-            "Error: Task tests.support.apps.basic.work: limit must be a whole number from 1 to",
-        ),
+        (BASIC, {"throttle_leese": 3}, "Unknown setting 'throttle_leese', did you mean 'throttle_lease'?"),
+        (BASIC, {"task_annotations": {f"{BASIC}.work": {"limit": "two"}}}, f"Task {BASIC}.work: limit must be a whole"),
+        (ONCE, {"result_backend": "rpc://"}, rf"Task {ONCE}.\w+: on_conflict='re.*rpc://"),
+        (BASIC, {"throttle_url": "redis://127.0.0.1:{}/99"}, "The store redis://127.0.0.1:{}/99 has no such database"),
     ],
-    ids=["name", "state", "database", "option"],
+    ids=["setting", "option", "backend", "store"],
 )
-def test_wrong_setup_ends_in_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
-    lines = refused(workers, conf=conf)
-    assert lines[-1].startswith(said)
-    assert not [line for line in lines if "Traceback" in line]
+def test_wrong_setup_ends_in_one_line(
+    workers: Workers, server: EmbeddedServer, app: str, conf: dict[str, Any], said: str
+) -> None:
+    workers.backend = conf.get("result_backend", workers.backend)
+    if "throttle_url" in conf:
+        conf, said = {"throttle_url": conf["throttle_url"].format(server.port)}, said.format(server.port)
+    line = refused(workers, app=app, conf=conf)
+    assert re.match(f"Error: {said}", line), line
 
 
 @pytest.mark.parametrize(
@@ -52,15 +60,11 @@ def test_wrong_setup_ends_in_one_line(workers: Workers, conf: dict[str, Any], sa
     [
         ("Limit('gpu', limit=4)", "Error: Limit 'gpu' takes no limit=4: write Limit('gpu', 4)"),
         (
-            "Limit('gpu', rate='5 per hour')",
-            "Error: Limit 'gpu': rate: A rate is text such as '100/m', got '5 per hour': write '5/h'",
-        ),
-        (
             "def f(order_id): ...\napp.task(f, base=Throttled, limt=5)\napp.finalize()",
             "Error: Task mistaken.f: unknown option 'limt', did you mean 'limit'?",
         ),
     ],
-    ids=["limit", "rate", "option"],
+    ids=["limit", "option"],
 )
 def test_wrong_setup_at_import_ends_in_one_line(workers: Workers, tmp_path: Path, code: str, said: str) -> None:
     (tmp_path / "mistaken.py").write_text(
@@ -69,83 +73,138 @@ def test_wrong_setup_at_import_ends_in_one_line(workers: Workers, tmp_path: Path
         f"app = Celery('shop', broker={workers.broker!r})\n"
         f"{code}\n"
     )
-    lines = refused(workers, app="mistaken", quick=False)
-    assert lines[-1] == said
-    assert not [line for line in lines if "Traceback" in line]
+    assert refused(workers, app="mistaken", quick=False) == said
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+
+def why(url: str) -> str | None:
+    """Return why a worker would refuse a store."""
+    make: Any = connection_factory(url, Keys("throttle"))
+    return refusal(make())
 
 
 @pytest.mark.parametrize("own_server", [{"options": {"requirepass": "right"}}], indirect=True)
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("url", "said"),
     [
-        (":wrong@{address}/0", "Error: The store redis://:**@{address}/0 refuses the user or the password"),
-        ("{address}/0", "Error: The store redis://{address}/0 refuses the user or the password"),
-        (":right@{address}/99", "Error: The store redis://:**@{address}/99 has no such database"),
+        ("redis://:wrong@{locked}/0", "refuses the user or the password (.*): correct throttle_url (or the broker's"),
+        ("redis://{locked}/0", "refuses the user or the password (.*): correct throttle_url (or the broker's"),
+        ("redis://:right@{locked}/99", "has no such database (.*): correct throttle_url (or the broker's"),
+        ("redis://{secure}/0", "speaks TLS: write rediss:// in throttle_url (or the broker's"),
+        ("rediss://{open}/0", "speaks no TLS: write redis:// in throttle_url (or the broker's"),
+        *(
+            (f"rediss://{{open}}/0?{option}=/not/there.pem", f"names /not/there.pem as {option}, which cannot be read")
+            for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+        ),
+        ("redis://{old}/0", r"is Redis 6\.0\.\d+, which lacks commands .*: upgrade it to 6.2 or later"),
+        ("redis://few:secret@{open}/0", None),
+        ("redis://127.0.0.1:1/0", None),
     ],
-    ids=["wrong", "none", "database"],
 )
-def test_a_store_that_does_not_let_us_in_stops_the_worker(
-    own_server: EmbeddedServer, workers: Workers, server: EmbeddedServer, place: str, said: str
+def test_a_store_is_refused_with_the_fix(
+    own_server: EmbeddedServer, server: EmbeddedServer, redis: Any, tmp_path: Path, url: str, said: str | None
 ) -> None:
-    workers.broker = server.url
-    address = f"127.0.0.1:{own_server.port}"
-    lines = refused(workers, conf={"throttle_url": "redis://" + place.format(address=address)})
-    assert lines[-1].startswith(said.format(address=address))
-    assert "correct throttle_url" in lines[-1]
-    assert not [line for line in lines if ":wrong" in line or "Traceback" in line]
-
-
-def test_store_with_tls_and_a_url_without_stops_the_worker(
-    server: EmbeddedServer, workers: Workers, tmp_path: Path
-) -> None:
-    with TlsFront(server.port, *make_certificate(tmp_path)) as front:
-        url = f"redis://127.0.0.1:{front.port}/0"
-        lines = refused(workers, conf={"throttle_url": url})
-    assert lines[-1].startswith(f"Error: The store {url} speaks TLS: write rediss:// in throttle_url (or ")
-    assert not [line for line in lines if "Traceback" in line]
-
-
-def test_store_without_tls_and_a_url_with_it_stops_the_worker(server: EmbeddedServer, workers: Workers) -> None:
-    url = f"rediss://127.0.0.1:{server.port}/0"
-    lines = refused(workers, conf={"throttle_url": url})
-    assert lines[-1].startswith(f"Error: The store {url} speaks no TLS: write redis:// in throttle_url (or ")
-    assert not [line for line in lines if "Traceback" in line]
-
-
-@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
-def test_store_whose_certificate_is_not_there_stops_the_worker(
-    server: EmbeddedServer, workers: Workers, tmp_path: Path, option: str
-) -> None:
-    missing = tmp_path / "missing.pem"
-    lines = refused(workers, conf={"throttle_url": f"rediss://127.0.0.1:{server.port}/0?{option}={missing}"})
-    assert lines[-1].startswith("Error: The store rediss://")
-    assert f"names {missing} as {option}, which cannot be read here: correct the path" in lines[-1]
-
-
-def test_store_below_6_2_stops_the_worker(server: EmbeddedServer, workers: Workers, redis: Redis) -> None:
-    """Its scripts would fail once a second, for ever."""
-    info: Any = redis.info("server")
-    version = info["redis_version"]
-    with Relay(server.port) as relay:
+    """But not one that does not tell its version, or does not answer yet."""
+    version = redis.info("server")["redis_version"]
+    redis.execute_command("ACL", "SETUSER", "few", "on", ">secret", "~*", "+@all", "-info")
+    with TlsFront(server.port, *make_certificate(tmp_path)) as front, Relay(server.port) as relay:
+        # Its scripts would fail once a second, for ever.
         relay.instead = (f"redis_version:{version}".encode(), b"redis_version:" + b"6.0.16789"[: len(version)])
-        lines = refused(workers, conf={"throttle_url": relay.url})
-        said = rf"Error: The store {relay.url} is Redis 6\.0\.\d+, which lacks commands .*: upgrade it to 6.2 or later"
-    assert re.match(said, lines[-1])
-    assert not [line for line in lines if "Traceback" in line]
+        ports = {"locked": own_server.port, "secure": front.port, "open": server.port, "old": relay.port}
+        found = why(url.format(**{name: f"127.0.0.1:{port}" for name, port in ports.items()}))
+    redis.execute_command("ACL", "DELUSER", "few")
+    wanted = said and said.replace("(", r"\(").replace(")", r"\)")
+    assert found is None if wanted is None else re.match(wanted, str(found)), found
 
 
-def test_store_without_a_version_is_used(own_server: EmbeddedServer, workers: Workers) -> None:
+class FakeClient:
+    """Answers INFO and CONFIG GET; None stands for a refusal."""
+
+    def __init__(self, info: dict[str, Any], config: dict[str, str] | None) -> None:
+        self._info, self._config = info, config
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def config_get(self, name: str) -> dict[str, str]:
+        if self._config is None:
+            raise NoPermissionError("this user has no permissions to run the 'config|get' command")
+        return {name: self._config[name]}
+
+
+GOOD = {"role": "master", "redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": 1}
+
+
+@pytest.mark.parametrize(
+    ("info", "config", "fix"),
+    [
+        ({}, None, None),
+        ({"redis_version": "6.0.16"}, {}, "is Redis 6.0.16: upgrade it to 6.2 or later"),
+        ({"redis_version": "5.0.7"}, {}, "is Redis 5.0.7: upgrade it to 6.2 or later"),
+        *(({"redis_version": version}, {}, None) for version in ("6.2.0", "6.10.1", "7.0.15", "10.1")),
+        ({"role": "slave"}, None, "is a replica, .* point throttle_url at the primary"),
+        ({"maxmemory_policy": "volatile-ttl"}, None, "set maxmemory-policy noeviction"),
+        ({"maxmemory_policy": None}, {"maxmemory-policy": "allkeys-lfu"}, "set maxmemory-policy noeviction"),
+        ({"maxmemory_policy": None}, None, None),
+        ({"aof_enabled": 0}, {"save": ""}, "set appendonly yes"),
+        ({"aof_enabled": 0}, {"save": "3600 1"}, None),
+        ({"aof_enabled": 0}, None, None),
+    ],
+    ids=str,
+)
+def test_problems_of_a_store_come_with_the_fix(
+    info: dict[str, Any], config: dict[str, str] | None, fix: str | None
+) -> None:
+    found = list(findings(FakeClient({**GOOD, **info}, config)))  # type: ignore[arg-type]
+    assert len(found) == (fix is not None)
+    assert all(re.search(str(fix), each) for each in found)
+
+
+# -- the report --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+def test_worker_logs_its_throttled_tasks_and_no_warning(own_server: EmbeddedServer, workers: Workers) -> None:
+    worker = workers.start(FEATURES, conf={"throttle_url": f"redis://:@127.0.0.1:{own_server.port}/0"})
+    assert re.fullmatch(
+        r"\d+ tasks throttled, limits gpu, single, \S+, \S+ and \S+; "
+        rf"store redis://:\*\*@127\.0\.0\.1:{own_server.port}/0: (Redis|Valkey) \d\S+, "
+        r"hints work, persistence by append-only file, nothing is evicted",
+        greeting(worker),
+    )
+    assert not re.search("WARNING.*celery_throttle:", worker.log())
+
+
+@pytest.mark.parametrize("own_server", [{"options": {"maxmemory-policy": "allkeys-lru"}}], indirect=True)
+def test_problems_of_the_store_stand_out(own_server: EmbeddedServer, workers: Workers) -> None:
     with Redis(port=own_server.port) as client:
-        client.execute_command("ACL SETUSER default -info")
-        workers.start(FEATURES, conf={"throttle_url": own_server.url})
+        client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
+    worker = workers.start(conf={"throttle_url": f"redis://silent:secret@127.0.0.1:{own_server.port}/0"})
+    said, log = greeting(worker), worker.log()
+    assert said.endswith("hints are REFUSED, NO persistence, keys MAY BE EVICTED (allkeys-lru)")
+    assert "store redis://silent:**@127" in said
+    assert log.count("maxmemory-policy allkeys-lru") == log.count("set maxmemory-policy noeviction") == 1
+    assert log.count("set appendonly yes") == 1
+    assert "replica" not in log
+    assert "secret" not in log
 
 
 def test_a_store_that_is_away_is_named(workers: Workers) -> None:
     """It may come; until then the log names the awaited address and the tasks that wait."""
     worker = workers.start(FEATURES, conf={"throttle_url": "redis://somebody:secret@127.0.0.1:1/7"})
+    assert greeting(worker).endswith("; store redis://somebody:**@127.0.0.1:1/7: it does not answer")
     (line,) = worker.wait_for_log(r"cannot reach the store .*")
     assert "redis://somebody:**@127.0.0.1:1/7): throttled tasks wait, unacknowledged, until it is back" in line
     assert "secret" not in worker.log()
+
+
+def test_worker_logs_options_without_effect(workers: Workers) -> None:
+    log = workers.start(FORGETFUL).log()
+    ours = re.escape(f"WARNING/MainProcess] celery_throttle: Task {FORGETFUL}.")
+    for remark in (r"render has limit=.* but not base=Throttled: it is NOT limited", "bare has base=Throttled but no"):
+        assert len(re.findall(ours + remark, log)) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,8 +222,7 @@ def test_outage_is_logged_every_minute(
     monkeypatch.setattr(outage, "monotonic", lambda: now)
     caplog.set_level(logging.ERROR, "celery_throttle.worker.held_back.outage")
     nothing: Any = None
-    held = HeldBack(nothing, nothing, lambda more: None)
-    away = Outage("", action, held, lambda run: None, lambda run, error: None)
+    away = Outage("", action, HeldBack(nothing, nothing, lambda more: None), lambda run: None, lambda run, error: None)
     if action == "hold":
         away.meet(Run(None, epoch=0))
         away.meet(Run(None, epoch=0))

@@ -1,139 +1,122 @@
-"""The ways to reach the store, the rights that a user of it needs, and the report of a worker at its start."""
+"""The ways to reach the store, the rights that a user of it needs, and two projects in one database."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
 from tests.support.workers import ROOT, Workers
-from tests.workers.conftest import FEATURES
+from tests.workers.conftest import FEATURES, greeting, use_filesystem_broker
 
 PASSWORD, IN_URL = "se:c/r@t", "se%3Ac%2Fr%40t"
 #: The rights of the store's user in the docs: it has to be enough.
 RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs" / "howto" / "redis.md").read_text())[0]
 OPTIONS = {
     "unixsocket": "{dir}/redis.sock",
-    "user": [
-        "default on nopass ~* &* +@all",
-        f"named on >{PASSWORD} ~* &* +@all",
-        f"managed on >{PASSWORD} ~* &* +@all -config",
-        f"least on >{PASSWORD} {RULES}",
-    ],
+    "user": ["default on nopass ~* &* +@all", f"named on >{PASSWORD} ~* &* +@all", f"least on >{PASSWORD} {RULES}"],
 }
 one_server_for_all = pytest.mark.parametrize("own_server", [{"options": OPTIONS}], indirect=True)
 
+#: Where the store is named, its URL and database, and the options of TLS, if any.
+WAYS = [
+    ("throttle_url", "redis://named:{IN_URL}@{address}/0", 0, {}),
+    ("throttle_url", "unix://{dir}/redis.sock?db=6", 6, {}),
+    ("throttle_url", "rediss://{secure}/4?{tls}", 4, {"ssl_cert_reqs": "required"}),
+    ("broker", "redis://named:{IN_URL}@{address}", 0, {}),
+    ("broker", "redis+socket://{dir}/redis.sock?virtual_host=6", 6, {}),
+    ("broker", "rediss://{secure}/4?{tls}", 4, {"ssl_cert_reqs": "CERT_REQUIRED"}),
+    ("broker_use_ssl", "redis://{secure}/4", 4, {"ssl_cert_reqs": "required"}),
+]
 
-@pytest.fixture
-def tls(own_server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[TlsFront, Path]]:
-    certificate, key = make_certificate(tmp_path)
-    with TlsFront(own_server.port, certificate, key) as front:
-        yield front, certificate
+
+@one_server_for_all
+@pytest.mark.parametrize(("where", "url", "database", "tls"), WAYS, ids=[f"{way[0]}-{way[1]}" for way in WAYS])
+def test_a_way_to_the_store(
+    own_server: EmbeddedServer,
+    workers: Workers,
+    journal: Journal,
+    tmp_path: Path,
+    where: str,
+    url: str,
+    database: int,
+    tls: dict[str, Any],
+) -> None:
+    """One worker, one permit: the second task is parked in this store, and resumed after a hint."""
+    with ExitStack() as stack:
+        places: dict[str, Any] = {"dir": own_server.directory, "address": f"127.0.0.1:{own_server.port}"}
+        if tls:
+            certificate, key = make_certificate(tmp_path)
+            front = stack.enter_context(TlsFront(own_server.port, certificate, key))
+            tls = {**tls, "ssl_ca_certs": str(certificate)}
+            places |= {"secure": f"127.0.0.1:{front.port}", "tls": urlencode(tls)}
+            with (
+                make_client(f"rediss://127.0.0.1:{front.port}/0") as untrusting,
+                pytest.raises(Exception, match=r"(?i)certificate"),
+            ):
+                untrusting.ping()
+        found = url.format(IN_URL=IN_URL, **places)
+        if where == "throttle_url":
+            workers.conf["throttle_url"] = found
+        else:
+            workers.broker = found
+        if where == "broker_use_ssl":
+            workers.conf["broker_use_ssl"] = tls
+        client = stack.enter_context(Redis(port=own_server.port, db=database))
+        state = State.at(client)
+
+        app = workers.start_app(FEATURES, concurrency=3)
+        journal.wait_begun(app.one_hold.delay("hold"))
+        app.one.delay("next")
+        state.wait_parked(1)
+        heard_by = Keys("throttle").wake
+        until(lambda: client.pubsub_numsub(heard_by)[0][1] == 1, describe="The worker does not hear hints.")
+        if "{dir}" in url:
+            assert any("U" in each["flags"] for each in client.client_list())
+        journal.let_go("hold")
+        journal.wait_finished(2)
+        assert journal.max_running() == 1
+        state.wait_empty()
 
 
-def check_throttling(workers: Workers, journal: Journal, state: State) -> None:
-    """One worker, one permit: the second task is parked in this store, and resumed."""
-    app = workers.start_app(FEATURES, concurrency=3)
-    journal.wait_begun(app.one_hold.delay("hold"))
-    app.one.delay("next")
-    state.wait_parked(1)
-    with state.client() as client:
-        channel = Keys("throttle").wake
-        until(lambda: client.pubsub_numsub(channel)[0][1] == 1, describe="The worker does not hear hints.")
-    journal.let_go("hold")
+def test_result_backend_is_the_store_without_a_redis_broker(
+    workers: Workers, journal: Journal, redis: Redis, tmp_path: Path
+) -> None:
+    use_filesystem_broker(workers, tmp_path)
+    del workers.conf["throttle_url"]
+    app = workers.start_app(FEATURES)
+    journal.wait_begun(app.one_hold.delay("a"))
+    app.one.delay("b")
+    with Redis.from_url(workers.backend) as backend:
+        State.at(backend).wait_parked(1)
+    assert redis.dbsize() == 0
+    journal.let_go("a")
     journal.wait_finished(2)
-    assert journal.max_running() == 1
-    state.wait_empty()
-
-
-@one_server_for_all
-@pytest.mark.parametrize("how", ["password", "database", "unix", "managed"])
-def test_the_store_is_named_by_the_setting(
-    how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    address = f"127.0.0.1:{own_server.port}"
-    url = {
-        "password": f"redis://named:{IN_URL}@{address}/0",
-        "database": f"redis://{address}/5",
-        "unix": f"unix://{own_server.directory}/redis.sock?db=6",
-        "managed": f"redis://managed:{IN_URL}@{address}/7",
-    }[how]
-    database = {"password": 0, "database": 5, "unix": 6, "managed": 7}[how]
-    workers.conf["throttle_url"] = url
-    with Redis(port=own_server.port, db=database) as client:
-        check_throttling(workers, journal, State.at(client))
-    if how == "unix":
-        with Redis(port=own_server.port) as client:
-            assert any("U" in found["flags"] for found in client.client_list())
-
-
-@one_server_for_all
-@pytest.mark.parametrize("how", ["password", "database", "unix"])
-def test_the_store_is_the_broker(how: str, own_server: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    address = f"127.0.0.1:{own_server.port}"
-    workers.broker = {
-        "password": f"redis://named:{IN_URL}@{address}",
-        "database": f"redis://{address}/5",
-        "unix": f"redis+socket://{own_server.directory}/redis.sock?virtual_host=6",
-    }[how]
-    with Redis(port=own_server.port, db={"password": 0, "database": 5, "unix": 6}[how]) as client:
-        check_throttling(workers, journal, State.at(client))
-
-
-@one_server_for_all
-@pytest.mark.parametrize("how", ["setting", "broker-url", "broker-setting"])
-def test_tls(
-    how: str, tls: tuple[TlsFront, Path], own_server: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    front, certificate = tls
-    options = {"ssl_cert_reqs": "required", "ssl_ca_certs": str(certificate)}
-    secure = f"rediss://127.0.0.1:{front.port}/4"
-    if how == "setting":
-        workers.conf["throttle_url"] = f"{secure}?{urlencode(options)}"
-    elif how == "broker-url":
-        workers.broker = f"{secure}?{urlencode(options | {'ssl_cert_reqs': 'CERT_REQUIRED'})}"
-    else:
-        workers.broker = secure.replace("rediss", "redis")
-        workers.conf["broker_use_ssl"] = options
-    with Redis(port=own_server.port, db=4) as client:
-        check_throttling(workers, journal, State.at(client))
-    assert front.connections >= 2
-
-
-@one_server_for_all
-def test_untrusted_certificate_is_refused(tls: tuple[TlsFront, Path]) -> None:
-    front, _ = tls
-    with (
-        make_client(f"rediss://127.0.0.1:{front.port}/0") as client,
-        pytest.raises(Exception, match=r"(?i)certificate"),
-    ):
-        client.ping()
 
 
 @one_server_for_all
 def test_a_user_with_the_least_rights(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, redis: Redis
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, server: EmbeddedServer
 ) -> None:
-    workers.broker = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
+    workers.broker = server.url
     workers.conf |= {"throttle_url": f"redis://least:{IN_URL}@127.0.0.1:{own_server.port}/0", "throttle_prefix": "shop"}
     first, second = (workers.start(FEATURES, concurrency=2, queues=f"celery,{queue}", wait=False) for queue in "ab")
     first.wait_ready()
     second.wait_ready()
+    assert greeting(first).endswith("/0: hints work, persistence unknown, eviction unknown")
     app = workers.app(FEATURES)
     with Redis(port=own_server.port) as client:
         state = State.at(client, "shop")
@@ -168,83 +151,6 @@ def test_a_user_with_the_least_rights(
     assert len(journal.runs()) == 7
 
 
-# -- the report at the start -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("own_server", [{"options": {"maxmemory-policy": "allkeys-lru"}}], indirect=True)
-def test_a_worker_warns_of_a_store_that_may_forget(own_server: EmbeddedServer, workers: Workers) -> None:
-    worker = workers.start(FEATURES)
-    log = worker.log()
-    assert log.count("maxmemory-policy allkeys-lru") == log.count("set maxmemory-policy noeviction") == 1
-    assert log.count("set appendonly yes") == 1
-    assert "replica" not in log
-    assert own_server.running
-
-
-@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_a_good_store_is_not_mentioned(own_server: EmbeddedServer, workers: Workers) -> None:
-    worker = workers.start(FEATURES)
-    assert not re.search("WARNING.*celery_throttle:", worker.log())
-    assert own_server.running
-
-
-def test_a_worker_warns_of_a_replica(redis: Redis, own_server: EmbeddedServer, workers: Workers) -> None:
-    primary = redis.connection_pool.connection_kwargs["port"]
-    with Redis(port=own_server.port) as client:
-        client.replicaof("127.0.0.1", primary)
-        workers.broker = f"redis://127.0.0.1:{primary}/0"
-        workers.conf["throttle_url"] = own_server.url
-        worker = workers.start(FEATURES)
-        assert worker.log().count("the store is a replica, which cannot be written to") == 1
-        client.replicaof("NO", "ONE")
-
-
-class FakeClient:
-    """Answers INFO and CONFIG GET; None stands for a refusal."""
-
-    def __init__(self, info: dict[str, Any], config: dict[str, str] | None) -> None:
-        self._info, self._config = info, config
-
-    def info(self) -> dict[str, Any]:
-        return self._info
-
-    def config_get(self, name: str) -> dict[str, str]:
-        if self._config is None:
-            raise NoPermissionError("this user has no permissions to run the 'config|get' command")
-        return {name: self._config[name]}
-
-
-GOOD = {"role": "master", "redis_version": "7.2.4", "maxmemory_policy": "noeviction", "aof_enabled": 1}
-
-
-@pytest.mark.parametrize(
-    ("version", "too_old"),
-    [("6.0.16", True), ("5.0.7", True), ("6.2.0", False), ("6.10.1", False), ("7.0.15", False), ("10.1", False)],
-)
-def test_versions(version: str, too_old: bool) -> None:
-    found = list(findings(FakeClient({**GOOD, "redis_version": version}, {})))  # type: ignore[arg-type]
-    assert [version in finding and "6.2" in finding for finding in found] == [True] * too_old
-
-
-@pytest.mark.parametrize(
-    ("info", "config", "fixes"),
-    [
-        ({}, None, []),
-        ({"role": "slave"}, None, ["throttle_url"]),
-        ({"maxmemory_policy": "volatile-ttl"}, None, ["noeviction"]),
-        ({"maxmemory_policy": None}, {"maxmemory-policy": "allkeys-lfu"}, ["noeviction"]),
-        ({"maxmemory_policy": None}, None, []),
-        ({"aof_enabled": 0}, {"save": ""}, ["appendonly"]),
-        ({"aof_enabled": 0}, {"save": "3600 1"}, []),
-        ({"aof_enabled": 0}, None, []),
-    ],
-)
-def test_findings_come_with_the_fix(info: dict[str, Any], config: dict[str, str] | None, fixes: list[str]) -> None:
-    found = list(findings(FakeClient({**GOOD, **info}, config)))  # type: ignore[arg-type]
-    assert len(found) == len(fixes)
-    assert all(fix in finding for fix, finding in zip(fixes, found, strict=True))
-
-
 def test_two_projects_on_one_database(workers: Workers, journal: Journal) -> None:
     """Kept apart by Celery's ``global_keyprefix``, with a limit of one name in both."""
     apps = []
@@ -259,7 +165,7 @@ def test_two_projects_on_one_database(workers: Workers, journal: Journal) -> Non
 
     journal.wait_running(1, task="one_hold")
     journal.wait_running(1, task="hooked")
-    journal.let_go(*(f"{task.name} {number}" for number in range(4) for task in tasks))
+    journal.let_all_go()
     for result in results:
         result.get(timeout=20)
     assert [len(journal.runs(task=task.name)) for task in tasks] == [4, 4]
