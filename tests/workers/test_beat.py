@@ -1,4 +1,7 @@
-"""The beat task that clears expired holders: there without being asked for, the user's to change or remove."""
+"""The beat task that clears expired holders: there without being asked for, the user's to change or remove.
+
+That it clears them is in test_told.py.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,6 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
 from celery_throttle.settings import settings_of
-from tests.support.journal import Journal
-from tests.support.state import State
-from tests.support.waiting import until
 from tests.support.workers import _CELERY, ROOT, Workers
 from tests.workers.conftest import FEATURES
 
@@ -108,20 +108,6 @@ def test_beat_task_logs_an_outage_in_one_line(caplog: pytest.LogCaptureFixture) 
     said = [record for record in caplog.records if record.name == "celery_throttle.tasks.reap"]
     assert [record.levelname for record in said] == ["WARNING"] * 2  # one for each group
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = 1.0
-    lost = workers.start(FEATURES)
-    app = workers.app(FEATURES)
-    held = journal.wait_begun(app.one_hold.delay("never ends"))
-    assert app.app.tasks[REAP]() == 0, "a live holder was cleared"
-    lost.kill()
-    assert state.used == {"single": 1}
-    assert sorted(state.holders) == [held.id]
-    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(sorted(state.holders)))
-    assert state.is_empty()
-    assert app.app.tasks[REAP]() == 0
 
 
 def test_beat_sends_it_to_the_queue_of_the_setting(workers: Workers, tmp_path: Path, redis: Redis) -> None:
