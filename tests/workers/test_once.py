@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
@@ -16,15 +20,17 @@ from celery.utils import uuid
 from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded, Throttled
+from celery_throttle.testing import ThrottleTest
+from tests.support.journal import Journal
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
+from tests.support.state import State
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.testing import ThrottleTest
+from tests.support.workers import Workers
+from tests.workers.conftest import ONCE
 
 QUICKLY = 15.0
+#: Lets a task end that has replaced itself.
+may_end = Event()
 
 # -- the app -----------------------------------------------------------------------------------------------------------
 
@@ -33,19 +39,9 @@ make_task = task_maker(APP)
 make_singleton = partial(make_task, base=Throttled, singleton=True)
 
 
-def fail(label: str) -> None:
-    raise ValueError(label)
-
-
 def fail_if_asked(label: str) -> str:
     if label == "fails":
-        fail(label)
-    return label
-
-
-def retry_twice(self: Any, label: str) -> str:
-    if self.request.retries < 2:
-        raise self.retry(countdown=0.1)
+        raise ValueError(label)
     return label
 
 
@@ -66,12 +62,33 @@ def of_chord(labels: list[str]) -> list[str]:
     return sorted(labels)
 
 
+def take(self: Any, todo: list[str]) -> str:
+    """Take one from its own list at each attempt."""
+    label = todo.pop()
+    if todo:
+        raise self.retry(countdown=0)
+    return label
+
+
+def try_again(self: Any, label: str, first: bool = False) -> str:
+    if first and not self.request.retries:
+        raise self.retry(args=[label], kwargs={"first": first}, countdown=0)
+    return label
+
+
+def give_place(self: Any, label: str, to: str) -> str:  # noqa: ARG001 - of its identity
+    """Replace itself with another singleton, and not be over yet when that comes to a worker."""
+    try:
+        return str(self.replace(plain.s(to)))
+    finally:
+        may_end.wait(QUICKLY)
+
+
 in_memory: Any = by_url("cache+memory://", APP.loader)
 own_backend = in_memory[0](app=APP, url=in_memory[1])
 
 plain = make_singleton("plain")
-limited = make_singleton("limited", limit=1)
-with_short_line = make_singleton("with_short_line", limit=1, max_parked=1)
+limited = make_singleton("limited", limit=1, max_parked=1)
 with_own_backend = make_singleton("with_own_backend", fail_if_asked, backend=own_backend)
 without_backend = make_singleton("without_backend", backend=DisabledBackend(app=APP))
 charge = make_singleton("charge", pay, unique_on=["order"], remember=600, acks_late=True)
@@ -81,11 +98,14 @@ replaces = make_singleton("replaces", unique_on=["label"], on_conflict="replace"
 replaces_all = make_singleton("replaces_all", unique_on=[], on_conflict="replace")
 keeps_last = make_singleton("keeps_last", unique_on=[], on_conflict="keep_last")
 until_started = make_singleton("until_started", lock_until="started")
-until_expires = make_singleton("until_expires", lock_until="expires", lock_ttl=3)
-fails = make_singleton("fails", fail)
-fails_until_expires = make_singleton("fails_until_expires", fail, lock_until="expires")
+until_expires = make_singleton("until_expires", fail_if_asked, lock_until="expires", lock_ttl=60)
+fails = make_singleton("fails", fail_if_asked)
 expires = make_singleton("expires", lock_ttl=5, expires=600)
-retries = make_singleton("retries", retry_twice, bind=True, max_retries=2)
+takes = make_singleton("takes", take, bind=True)
+takes_one = make_singleton("takes_one", take, bind=True, limit=1)
+again = make_singleton("again", try_again, bind=True, on_conflict="raise")
+again_started = make_singleton("again_started", try_again, bind=True, lock_until="started")
+gives_place = make_singleton("gives_place", give_place, bind=True)
 note = make_task("note", of_callback)
 note_error = make_task("note_error", of_errback)
 collect = make_task("collect", of_chord)
@@ -122,12 +142,16 @@ def test_a_second_call_gets_the_first_one(kit: ThrottleTest) -> None:
     assert again.id != first.id
     assert again.get(timeout=QUICKLY) == "a"
     kit.assert_ran(plain.s("a"), times=2)
-    kit.assert_ran(plain.s("b"), times=1)
     assert_all_ended(kit)
 
 
-def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(kit: ThrottleTest) -> None:
+def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
+    kit: ThrottleTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`send_task`, another language, a beat without the task: the gate catches calls that apply_async has not seen."""
+    # An `AsyncResult` unsubscribes from the results of its task when it is collected.
+    collected: list[str] = []
+    monkeypatch.setattr(AsyncResult, "__del__", lambda result: collected.append(result.id))
     with kit.gate():
         first = begun(kit, plain.delay("a"))
         others = [send_by_name(plain, "a") for _ in range(3)]
@@ -135,88 +159,63 @@ def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(kit: ThrottleTe
             kit.assert_parked(other)
             kit.assert_duplicate(other, of=first)
     assert [each.get(timeout=QUICKLY) for each in (first, *others)] == ["a"] * 4
+    gc.collect()
+    assert first.id not in collected, "a worker has read the outcome with a subscription"
     kit.assert_ran(plain, times=1)
     assert_all_ended(kit)
 
 
-def test_a_chord_with_duplicates_completes(kit: ThrottleTest) -> None:
+def test_canvases_with_duplicates_complete(kit: ThrottleTest) -> None:
+    labels = [f"part {number % 15}" for number in range(20)]
     with kit.gate():
         begun(kit, plain.delay("part 0"))
-        result = chord([plain.s(f"part {number % 15}") for number in range(20)])(collect.s())
-        kit.settle()
-    assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
-    for number in range(15):
-        kit.assert_ran(plain.s(f"part {number}"), times=1)
-    kit.assert_ran(collect, times=1)
-    assert_all_ended(kit)
-
-
-def test_a_group_and_a_chain_with_duplicates_complete(kit: ThrottleTest) -> None:
-    with kit.gate():
         begun(kit, plain.delay("a"))
+        whole = chord([plain.s(label) for label in labels])(collect.s())
         parts = group(plain.s("a"), plain.s("b"), plain.s("a")).apply_async()
         links = chain(plain.si("a"), note.s("after")).apply_async()
         last = chain(plain.s("c"), plain.si("a")).apply_async()
         kit.settle()
+    assert whole.get(timeout=QUICKLY) == sorted(labels)
     assert parts.get(timeout=QUICKLY) == ["a", "b", "a"]
     assert links.get(timeout=QUICKLY) == "after"
     assert last.get(timeout=QUICKLY) == "a"
+    for label in {*labels, "b", "c"}:
+        kit.assert_ran(plain.s(label), times=1)
+    kit.assert_ran(collect, times=1)
     kit.assert_ran(note.s("a", "after"), times=1)
     assert_all_ended(kit)
 
 
-def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(kit: ThrottleTest) -> None:
+def test_the_duplicates_of_tasks_with_another_backend_or_none_end(kit: ThrottleTest) -> None:
     with kit.gate():
         first = [begun(kit, with_own_backend.delay(label)) for label in ("a", "fails")]
         others = [with_own_backend.AsyncResult(send_by_name(with_own_backend, label).id) for label in ("a", "fails")]
         links = chain(with_own_backend.si("a"), note.s("after")).apply_async()
-        for each in (*others, links.parent):
+        begun(kit, without_backend.delay("b"))
+        without = chain(without_backend.si("b"), note.s("without")).apply_async()
+        for each in (*others, links.parent, without.parent):
             kit.assert_parked(each)
     assert links.get(timeout=QUICKLY) == "after"
+    assert note.AsyncResult(without.id).get(timeout=QUICKLY) == "without"  # it would read the outcome of its parent
     for a, failing in (first, others):
         assert a.get(timeout=QUICKLY, interval=0.02) == "a"
         with pytest.raises(ValueError, match="fails"):
             failing.get(timeout=QUICKLY, interval=0.02)
-    kit.assert_ran(with_own_backend, times=2)
-    kit.assert_ran(note.s("a", "after"), times=1)
+    for call, times in ((with_own_backend, 2), (note.s("a", "after"), 1), (without_backend, 1)):
+        kit.assert_ran(call, times=times)
     assert_all_ended(kit)
-
-
-def test_a_chain_goes_on_after_a_duplicate_without_a_result_backend(kit: ThrottleTest) -> None:
-    with kit.gate():
-        begun(kit, without_backend.delay("a"))
-        links = chain(without_backend.si("a"), note.s("after")).apply_async()
-        kit.assert_parked(links.parent)
-    assert note.AsyncResult(links.id).get(timeout=QUICKLY) == "after"  # `links` would read the outcome of its parent
-    kit.assert_ran(without_backend, times=1)
-    assert_all_ended(kit)
-
-
-def test_a_duplicate_reads_the_outcome_without_a_subscription(
-    kit: ThrottleTest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An `AsyncResult` unsubscribes from the results of its task when it is collected."""
-    collected: list[str] = []
-    monkeypatch.setattr(AsyncResult, "__del__", lambda result: collected.append(result.id))
-    with kit.gate():
-        first = begun(kit, plain.delay("a"))
-        other = send_by_name(plain, "a")
-        kit.assert_parked(other)
-    assert other.get(timeout=QUICKLY) == "a"
-    gc.collect()
-    assert first.id not in collected
 
 
 def test_the_callbacks_of_both_callers_fire(kit: ThrottleTest) -> None:
     with kit.gate():
         begun(kit, plain.apply_async(["a"], link=note.s("first")))
         plain.apply_async(["a"], link=note.s("second"))
-        first = begun(kit, fails.apply_async(["f"], link_error=note_error.s()))
-        second = fails.apply_async(["f"], link_error=note_error.s())
+        first = begun(kit, fails.apply_async(["fails"], link_error=note_error.s()))
+        second = fails.apply_async(["fails"], link_error=note_error.s())
     for failing, label in ((first, "first"), (second, "second")):
         kit.assert_ran(note.s("a", label), times=1)
         kit.assert_ran(note_error.s(failing.id), times=1)
-        with pytest.raises(ValueError, match="f"):
+        with pytest.raises(ValueError, match="fails"):
             failing.get(timeout=QUICKLY)
     kit.assert_ran(plain, times=1)
     kit.assert_ran(fails, times=1)
@@ -338,55 +337,32 @@ def test_until_started(kit: ThrottleTest) -> None:
         first = begun(kit, until_started.delay("a"))
         second = begun(kit, until_started.delay("a"))
     assert second.id != first.id
+    assert chain(*[until_started.si("b")] * 3).apply_async().get(timeout=QUICKLY) == "b"
+    kit.assert_ran(until_started.s("b"), times=3)
     assert_all_ended(kit)
-
-
-def test_until_expires_a_failure_keeps_the_lock(kit: ThrottleTest) -> None:
-    first = fails_until_expires.delay("a")
-    with pytest.raises(ValueError, match="a"):
-        first.get(timeout=QUICKLY)
-    until(lambda: fails_until_expires.locked_by("a").state == "failed")
-    assert fails_until_expires.delay("a").id == first.id
-    with pytest.raises(ValueError, match="a"):
-        send_by_name(fails_until_expires, "a").get(timeout=QUICKLY)
-    kit.assert_ran(fails_until_expires, times=1)
 
 
 def test_until_expires(kit: ThrottleTest) -> None:
-    first = until_expires.apply_async(["a"], expires=600)  # of its message; the lock is for three seconds
-    first.get(timeout=QUICKLY)
-    assert until_expires.delay("a").id == first.id
-    kit.advance(3)
+    """Also after a failure."""
+    first, failing = until_expires.delay("a"), until_expires.apply_async(["fails"], expires=600)  # of its message
+    assert first.get(timeout=QUICKLY) == "a"
+    until(lambda: until_expires.locked_by("fails").state == "failed")
+    for task, label in ((first, "a"), (failing, "fails")):
+        assert until_expires.delay(label).id == task.id
+    for each in (failing, send_by_name(until_expires, "fails")):
+        with pytest.raises(ValueError, match="fails"):
+            each.get(timeout=QUICKLY)
+    kit.assert_ran(until_expires, times=2)
+    kit.advance(60)
     kit.assert_not_locked(until_expires.s("a"))
-    second = until_expires.delay("a")
-    assert second.id != first.id
+    assert until_expires.delay("a").id != first.id
     kit.assert_ran(until_expires.s("a"), times=2)
-
-
-def test_retries_keep_the_lock(kit: ThrottleTest) -> None:
-    with kit.gate() as gate:
-        first = begun(kit, retries.delay("a"))
-        duplicate = send_by_name(retries, "a")
-        kit.assert_duplicate(duplicate, of=first)
-        for _ in range(2):
-            gate.open(1)
-            assert retries.delay("a").id == first.id
-            gate.wait_for(1)
-            assert retries.delay("a").id == first.id
-    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
-    kit.assert_ran(retries, times=3)
-    assert_all_ended(kit)
 
 
 def test_a_countdown_keeps_the_lock_unless_its_task_is_revoked_or_expires(kit: ThrottleTest) -> None:
     first = plain.apply_async(["a"], countdown=0.5)
     assert plain.delay("a").id == first.id
     assert first.get(timeout=QUICKLY) == "a"
-
-    later = plain.apply_async(["b"], countdown=3600)
-    locked = plain.locked_by("b")
-    assert locked.task_id == later.id
-    assert locked.expires_in > 3600 + 80_000
 
     revoked = plain.apply_async(["c"], countdown=0.5)
     revoked.revoke()
@@ -398,7 +374,11 @@ def test_a_countdown_keeps_the_lock_unless_its_task_is_revoked_or_expires(kit: T
 
 
 @pytest.mark.usefixtures("throttle")
-def test_a_lock_lasts_until_its_task_expires() -> None:
+def test_how_long_the_lock_of_a_waiting_task_lasts() -> None:
+    later = plain.apply_async(["b"], countdown=3600)
+    locked = plain.locked_by("b")
+    assert locked.task_id == later.id
+    assert locked.expires_in > 3600 + 80_000
     expires.delay("a")
     expires.apply_async(["b"], expires=900)
     assert 500 < expires.locked_by("a").expires_in <= 600
@@ -442,14 +422,20 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(throttle: ThrottleTest) -> N
 
 
 def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -> None:
+    """A duplicate needs no place in a full line."""
     with kit.gate() as gate:
         first = begun(kit, limited.delay("a"))
         second = limited.delay("b")
         kit.assert_parked(second, behind=limited)
         assert limited.locked_by("b").state == "queued"
         assert limited.delay("b").id == second.id
+        with pytest.raises(LimitExceeded):
+            limited.delay("c")
+        assert limited.locked_by("c") is None
+        parts: Any = group(limited.s("a"), limited.s("b")).apply_async()
         duplicates = [send_by_name(limited, "b"), send_by_name(limited, "a")]
-        for each, of in zip(duplicates, (second, first), strict=True):
+        for each, of in zip((*parts.results, *duplicates), (first, second, second, first), strict=True):
+            kit.assert_parked(each)
             kit.assert_duplicate(each, of=of)
         kit.assert_held(limited, 1)
         gate.open(1)
@@ -457,26 +443,9 @@ def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -
     # First, because Celery may lose the end of a task of which there was another result object.
     kit.drain()
     assert [each.get(timeout=QUICKLY) for each in (first, second, *duplicates)] == ["a", "b", "b", "a"]
+    assert parts.get(timeout=QUICKLY) == ["a", "b"]
     kit.assert_ran(limited, times=2)
     kit.assert_most_at_once(limited, 1)
-    assert_all_ended(kit)
-
-
-def test_a_duplicate_needs_no_place_in_a_full_line(kit: ThrottleTest) -> None:
-    with kit.gate():
-        first = begun(kit, with_short_line.delay("a"))
-        second = with_short_line.delay("b")
-        kit.assert_parked(second)
-        assert with_short_line.delay("b").id == second.id
-        with pytest.raises(LimitExceeded):
-            with_short_line.delay("c")
-        assert with_short_line.locked_by("c") is None
-        parts: Any = group(with_short_line.s("a"), with_short_line.s("b")).apply_async()
-        by_name = send_by_name(with_short_line, "a")
-        for each in (*parts.results, by_name):
-            kit.assert_parked(each)
-    assert first.get(timeout=QUICKLY) == by_name.get(timeout=QUICKLY) == "a"
-    assert parts.get(timeout=QUICKLY) == ["a", "b"]
     assert_all_ended(kit)
 
 
@@ -488,3 +457,78 @@ def test_options_of_a_call(kit: ThrottleTest) -> None:
     with pytest.raises(DuplicateTask):
         charge.s("18", 5).set(throttle=by_amount | {"on_conflict": "raise"}).apply_async()
     kit.assert_ran(charge, times=1)
+
+
+# -- tasks that publish themselves again -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [takes, takes_one], ids=["direct", "parked"])
+def test_one_sent_by_name_keeps_its_lock_with_other_arguments(kit: ThrottleTest, task: Any) -> None:
+    with kit.hold(task) if task is takes_one else nullcontext():
+        result = APP.send_task(task.name, [["b", "a"]])
+        if task is takes_one:
+            kit.assert_parked(result)
+            kit.assert_locked(task.s(["b", "a"]))
+    assert result.get(timeout=QUICKLY) == "b"
+    kit.assert_ran(task, times=2)
+    kit.assert_not_locked(task.s(["b", "a"]))
+    assert_all_ended(kit)
+
+
+def test_task_with_a_lock_until_its_start_is_tried_again_without(
+    kit: ThrottleTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no duplicate of the task that has the lock by then."""
+    caplog.set_level(logging.INFO, "celery_throttle")
+    with kit.gate() as gate:
+        first = again_started.delay("a", first=True)
+        gate.wait_for(1)
+        second = again_started.apply_async(("a", True), queue="elsewhere")
+    assert first.get(timeout=QUICKLY) == "a"
+    assert again_started.locked_by("a", True).task_id == second.id
+    assert "duplicate" not in caplog.text
+    with kit.run_worker(queues=["elsewhere"]):
+        assert second.get(timeout=QUICKLY) == "a"
+        kit.assert_ran(again_started, times=4)
+
+
+def test_a_retry_keeps_the_options_of_its_call(kit: ThrottleTest) -> None:
+    """It is a duplicate by then: it waits, by the choice of its caller."""
+    with kit.gate() as gate:
+        options = {"on_conflict": "return_existing"}
+        first = again.apply_async(("a", True), task_id="first", throttle=options)
+        gate.wait_for(1)
+        assert again.unlock("a", True)
+        second = again.delay("a", True)
+        gate.wait_for(2)
+        gate.open(1)
+        kit.assert_parked(first)
+    assert second.get(timeout=QUICKLY) == first.get(timeout=QUICKLY) == "a"
+    kit.assert_ran(again, times=3)
+
+
+def test_task_replaced_before_its_end_keeps_no_lock(kit: ThrottleTest) -> None:
+    """Both have the same task id, but not the same lock."""
+    may_end.clear()
+    result = gives_place.delay("a", "b")
+    until(lambda: any("Another delivery" in each for each in kit.control.explain(result).reasons))
+    may_end.set()
+    assert result.get(timeout=QUICKLY) == "b"
+    kit.assert_not_locked(gives_place.s("a", "b"))
+    assert_all_ended(kit)
+
+
+def test_tasks_of_a_lost_process_come_again(workers: Workers, journal: Journal, state: State) -> None:
+    """One keeps its identity, and one is let into a line that is full."""
+    app = workers.start_app(ONCE, concurrency=3)
+    first = app.dies.apply_async(("a", 1), throttle={"unique_on": ["label"]})
+    assert first.get(timeout=QUICKLY) == "a 1"
+    state.wait_empty()
+    assert journal.order() == ["a", "a"]
+    assert app.dies.apply_async(("a", 2), throttle={"unique_on": ["label"]}).id != first.id
+
+    first = journal.wait_begun(app.dies_full.delay("dies"))
+    second = app.dies_full.delay("waits")
+    state.wait_parked(1)
+    journal.let_go("dies")
+    assert [each.get(timeout=QUICKLY) for each in (second, first)] == ["waits", "dies"]

@@ -13,7 +13,6 @@ from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import ONCE
 
 ANSWERS = "tests.support.apps.answers"
 QUICKLY = 15.0
@@ -39,61 +38,43 @@ def app(workers: Workers) -> Any:
     return workers.app(ANSWERS)
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_does_not_start(workers: Workers) -> None:
-    workers.backend = "rpc://"
-    worker = workers.start(ONCE, wait=False)
-    assert worker.wait() == 1
-    line = worker.log().splitlines()[-1]
-    assert line.startswith(f"Error: Task {ONCE}."), line
-    assert "on_conflict='re" in line
-    assert "rpc://" in line
-    assert "Traceback" not in worker.log()
+# -- refused and working options -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_conflict", ["return_existing", "replace"])
 def test_a_call_is_refused(on_conflict: str) -> None:
-    task = make_task(on_conflict=on_conflict)
+    """Wherever the option is written. A worker does not start, see test_start.py."""
     fix = rf"Task once: on_conflict='{on_conflict}' .*rpc://.*result_backend = 'redis://.*'raise'.*ignore_result=True"
-    with pytest.raises(ConfigurationError, match=fix):
-        task.delay(5)
-    with pytest.raises(ConfigurationError, match=fix):
-        group(task.s(5), task.s(5)).apply_async()
-
-
-def test_wrong_option_of_one_call_is_refused_too() -> None:
-    task = make_task(on_conflict="raise")
-    task.delay(5)
-    with pytest.raises(ConfigurationError, match=r"Task once: on_conflict='return_existing' .*rpc://"):
-        task.apply_async((5,), throttle={"on_conflict": "return_existing"})
+    task, other = make_task(on_conflict=on_conflict), make_task(on_conflict="raise")
+    other.delay(5)
+    for call in (
+        lambda: task.delay(5),
+        lambda: group(task.s(5), task.s(5)).apply_async(),
+        lambda: other.apply_async((5,), throttle={"on_conflict": on_conflict}),
+    ):
+        with pytest.raises(ConfigurationError, match=fix):
+            call()
 
 
 @pytest.mark.parametrize(
-    ("conf", "options"),
+    ("conf", "options", "call"),
     [
-        ({}, {"on_conflict": "raise"}),
-        ({}, {"on_conflict": "skip"}),
-        ({}, {"on_conflict": "keep_last"}),
-        ({}, {"ignore_result": True}),
-        ({"task_ignore_result": True}, {}),
-        ({"result_backend": None}, {}),
-        ({"result_backend": "cache+memory://"}, {}),
-        ({"task_always_eager": True}, {}),
-        ({"throttle_enabled": False}, {}),
+        *(({}, {"on_conflict": on_conflict}, {}) for on_conflict in ("raise", "skip", "keep_last")),
+        ({}, {"ignore_result": True}, {}),
+        ({}, {}, {"ignore_result": True}),
+        ({"task_ignore_result": True}, {}, {}),
+        ({"result_backend": None}, {}, {}),
+        ({"result_backend": "cache+memory://"}, {}, {}),
+        ({"task_always_eager": True}, {}, {}),
+        ({"throttle_enabled": False}, {}, {}),
     ],
     ids=str,
 )
-def test_working_options_are_not_refused(conf: dict[str, Any], options: dict[str, Any]) -> None:
-    make_task(conf, **options).delay(5)
+def test_working_options_are_not_refused(conf: dict[str, Any], options: dict[str, Any], call: dict[str, Any]) -> None:
+    make_task(conf, **options).apply_async((5,), **call)
 
 
-def test_a_call_that_ignores_its_result_is_not_refused() -> None:
-    make_task().apply_async((5,), ignore_result=True)
-
-
-# -- working options ---------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: State) -> None:
@@ -101,27 +82,21 @@ def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: Stat
     with pytest.raises(DuplicateTask) as raised:
         app.raises.delay("a")
     assert raised.value.existing_id == first.id
-    skipped = [app.skip.delay("b"), app.skip.delay("b")][1]
-    with pytest.raises(TaskRevokedError, match=r"^skipped: "):
-        skipped.get(timeout=QUICKLY)
-    by_name = app.app.send_task(app.skip.name, ("b",))
-    with pytest.raises(TaskRevokedError, match=r"^skipped: "):
-        by_name.get(timeout=QUICKLY)
+    app.skip.delay("b")
+    for skipped in (app.skip.delay("b"), app.app.send_task(app.skip.name, ("b",))):
+        with pytest.raises(TaskRevokedError, match=r"^skipped: "):
+            skipped.get(timeout=QUICKLY)
     assert app.ignored.delay("c").id == app.ignored.delay("c").id
     journal.let_go("a", "b", "c")
     assert first.get(timeout=QUICKLY) == "a"
     journal.wait_finished(3)
-    state.wait_empty()
 
-
-def test_the_newest_of_several_runs(app: Any, journal: Journal, state: State) -> None:
-    first = journal.wait_begun(app.last.delay("a"))
-    replaced, newest = app.last.delay("b"), app.last.delay("c")
+    runs = journal.wait_begun(app.last.delay("d"))
+    replaced, newest = app.last.delay("e"), app.last.delay("f")
     with pytest.raises(TaskRevokedError):
         replaced.get(timeout=QUICKLY)
-    journal.let_go("a", "c")
-    assert first.get(timeout=QUICKLY) == "a"
-    assert newest.get(timeout=QUICKLY) == "c"
+    journal.let_go("d", "f")
+    assert [each.get(timeout=QUICKLY) for each in (runs, newest)] == ["d", "f"]
     state.wait_empty()
 
 
