@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import celery
 import pytest
-from celery import chain, chord, group
+from celery import states
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
 from celery.exceptions import Ignore, Reject
 from celery.signals import task_prerun
@@ -17,22 +18,23 @@ from redis import Redis
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.testing import ThrottleTest
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.monitor import Monitor
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.testing import ThrottleTest
 
 # -- the app -----------------------------------------------------------------------------------------------------------
 
 FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
 SINGLE = Limit("single", 1)
 
-APP = new_app("messages", accept_content=["json", "pickle", "yaml", "msgpack"], task_track_started=True)
+APP = new_app(
+    "messages",
+    accept_content=["json", "pickle", "yaml", "msgpack"],
+    task_track_started=True,
+    worker_send_task_events=True,
+)
 make_task = task_maker(APP)
 
 #: The requests and arguments that tasks have seen.
@@ -74,10 +76,6 @@ def reject_at_times(self: Any, label: str, *, requeue: bool, runs: int = 2) -> s
     return label
 
 
-def of_chord(labels: list[str], label: str = "collect") -> list[str]:  # noqa: ARG001 - to be told from others
-    return sorted(labels)
-
-
 def of_link(before: str, label: str) -> str:
     return f"{before}>{label}"
 
@@ -95,8 +93,6 @@ echo = make_task("echo", see, bind=True, base=Throttled, limit=SINGLE)
 echo_late = make_task("echo_late", see, bind=True, base=Throttled, limit=SINGLE, acks_late=True)
 one = make_task("one", base=Throttled, limit=SINGLE)
 one_late = make_task("one_late", base=Throttled, limit=SINGLE, acks_late=True)
-two = make_task("two", base=Throttled, limit=2)
-fails = make_task("fails", fail, base=Throttled, limit=SINGLE)
 retries = make_task("retries", retry_at_times, bind=True, base=Throttled, limit=SINGLE, max_retries=3)
 retries_itself = make_task(
     "retries_itself", fail, base=Throttled, limit=SINGLE,
@@ -108,7 +104,6 @@ ignored = make_task("ignored", ignore, base=Throttled, limit=SINGLE)
 rejected = make_task("rejected", reject_at_times, bind=True, base=Throttled, limit=SINGLE)
 rejected_late = make_task("rejected_late", reject_at_times, bind=True, base=Throttled, limit=SINGLE, acks_late=True)
 follow = make_task("follow", of_link, base=Throttled, limit=SINGLE)
-collect = make_task("collect", of_chord)
 note = make_task("note", of_callback)
 note_error = make_task("note_error", of_errback)
 
@@ -146,15 +141,6 @@ def _sender(args: tuple[Any, ...] = (1,), kwargs: dict[str, Any] | None = None, 
     return send
 
 
-def _linked(task: Any, task_id: str) -> None:
-    links = {"link": [note.s("linked"), note.si("", "linked")], "link_error": note_error.s()}
-    task.apply_async((1,), task_id=task_id, retries=2, **links)
-
-
-def _of_a_group(task: Any, task_id: str) -> None:
-    task.apply_async((1,), task_id=task_id, group_id="the-group", group_index=3, root_id="root", parent_id="parent")
-
-
 # The formats differ in a datetime, a set and bytes.
 VALUES = {"when": FAR, "text": "äöü\N{SNOWMAN}\0", "raw": b"\x00\xff\x80"}
 
@@ -182,13 +168,12 @@ MESSAGES: dict[str, Callable[[Any, str], None]] = {
     "argsrepr": _sender(argsrepr="(hidden)", kwargsrepr="{hidden}"),
     "replaced-task-nesting": _sender(replaced_task_nesting=2),
     "stamps": _stamped,
-    "links": _linked,
-    "group": _of_a_group,
+    "links": _sender(link=[note.s("linked"), note.si("", "linked")], link_error=note_error.s(), retries=2),
+    "group": _sender(group_id="the-group", group_index=3, root_id="root", parent_id="parent"),
 }
 
 
 @acknowledged_in_time
-@pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize(
     ("task", "protocol"),
     [
@@ -197,75 +182,37 @@ MESSAGES: dict[str, Callable[[Any, str], None]] = {
         pytest.param(echo, 1, id="protocol 1", marks=pytest.mark.throttle(task_protocol=1)),
     ],
 )
-def test_parked_task_sees_an_unchanged_request(throttle: ThrottleTest, task: Any, protocol: int) -> None:
+def test_parked_task_sees_an_unchanged_request(kit: ThrottleTest, task: Any, protocol: int) -> None:
     SEEN.clear()
     for number, (name, send) in enumerate(MESSAGES.items(), 1):
         send(task, name)
-        until(lambda: len(SEEN) == number and not throttle.control.holders(), describe=name)  # noqa: B023
+        until(lambda: len(SEEN) == number and not kit.control.holders(), describe=name)  # noqa: B023
     direct = dict(SEEN)
     SEEN.clear()
-    with throttle.hold(SINGLE):
+    with kit.hold(SINGLE):
         for number, (name, send) in enumerate(MESSAGES.items(), 1):
             send(task, name)
-            until(lambda: throttle.control.limit(SINGLE).status().parked == number, describe=name)  # noqa: B023
+            until(lambda: kit.control.limit(SINGLE).status().parked == number, describe=name)  # noqa: B023
     until(lambda: len(SEEN) == len(MESSAGES))
 
     assert [name for name, _ in SEEN] == list(MESSAGES), "not first come first served"
-    assert {name: found for name, seen in SEEN if (found := _differences(direct[name], seen))} == {}
+    for name, request in SEEN:
+        assert _compared(request) == _compared(direct[name]), name
     if protocol == 2:
         assert direct["stamps"]["stamps"] == {"tenant": "acme"}
-    assert_all_ended(throttle)
+    assert_all_ended(kit)
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the differences of two runs of the same message, except for names of one delivery or one moment."""
-    for request in (before, after):
-        # The transport's time to live counts from the moment of publishing.
-        request["properties"] = {**request["properties"], "delivery_tag": None, "expiration": None}
-    found = []
-    for name in sorted(before.keys() | after.keys()):
-        one, other = before.get(name), after.get(name)
-        soon = name == "eta" and one is not None and other is not None and not str(one).startswith("2020")
-        if one != other and not soon:
-            found.append((name, one, other))
-    return found
+def _compared(request: dict[str, Any]) -> dict[str, Any]:
+    """Return a request without the names of one delivery or one moment."""
+    # The transport's time to live counts from the moment of publishing.
+    properties = {**request["properties"], "delivery_tag": None, "expiration": None}
+    eta = request.get("eta")
+    compared = {**request, "properties": properties, "eta": eta if str(eta).startswith("2020") else bool(eta)}
+    return {name: value for name, value in compared.items() if value is not None}
 
 
 # -- its callbacks and its end -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("throttle_worker")
-def test_links_are_called_after_parking(throttle: ThrottleTest) -> None:
-    with throttle.hold(SINGLE):
-        linked = one.apply_async(("a",), link=note.s("linked"))
-        failing = fails.apply_async(("bad",), link_error=note_error.s())
-        for each in (linked, failing):
-            throttle.assert_parked(each)
-            assert each.state == "PENDING"
-    throttle.assert_ran(note.s("a", "linked"), times=1)
-    throttle.assert_ran(note_error.s(failing.id), times=1)
-    with pytest.raises(ValueError, match="bad"):
-        failing.get(timeout=20)
-    assert_all_ended(throttle)
-
-
-def test_canvas(throttle: ThrottleTest) -> None:
-    with throttle.run_worker(), throttle.run_worker():
-        total = chord([two.s(f"part{number:02}") for number in range(50)], collect.s())()
-        several = group(one.s(f"member{number}") for number in range(6)).apply_async()
-        line = chain(one.s("first"), follow.s("second"), follow.s("third")).apply_async()
-        # A chord whose end is throttled, within a chain.
-        pair = group(two.s("left"), two.s("right"))
-        nested = chain(pair, collect.s("middle"), follow.si("end", "of the chain")).apply_async()
-
-        assert total.get(timeout=40) == [f"part{number:02}" for number in range(50)]
-        assert several.get(timeout=20) == [f"member{number}" for number in range(6)]
-        assert line.get(timeout=20) == "first>second>third"
-        assert nested.get(timeout=20) == "end>of the chain"
-        throttle.assert_ran(two, times=52)
-        throttle.assert_ran(collect, times=2)
-        throttle.assert_most_at_once(two, 2, at_most=True)
-        assert_all_ended(throttle)
 
 
 @pytest.fixture
@@ -281,42 +228,80 @@ def preruns() -> Iterator[list[str]]:
     task_prerun.disconnect(begins)
 
 
-@pytest.mark.throttle(worker_send_task_events=True)
-def test_parked_task_has_not_started_for_any_observer(preruns: list[str], throttle: ThrottleTest) -> None:
+def prefetched(monitor: Monitor) -> dict[str, int]:
+    """Return Flower's gauge ``flower_worker_prefetched_tasks``: received by a worker, less those that it started."""
+    gauge: Counter[str] = Counter()
+    for event in monitor.seen:
+        if event["type"] in ("task-received", "task-started"):
+            gauge[event["hostname"]] += 1 if event["type"] == "task-received" else -1
+    return dict(gauge)
+
+
+def test_where_a_parked_task_is_found(preruns: list[str], throttle: ThrottleTest, redis: Redis) -> None:
+    """The table in docs/howto/operate.md, row by row. For no observer it has started."""
     with Monitor(APP) as monitor, throttle.run_worker() as worker:
         with throttle.gate():
             holding = begun(throttle, one.delay("hold"))
             waiting = [one.delay(f"one{number}") for number in range(4)]
-            retrying = retries.delay("retry")
-            throttle.assert_line(SINGLE, [*waiting, retrying])
+            retrying, revoked = retries.delay("retry"), one.delay("revoked")
+            parked = [*waiting, retrying, revoked]
+            throttle.assert_line(SINGLE, parked)
+
+            # In no answer of inspect. The process has one state for all workers, also for those of earlier tests.
             inspect = APP.control.inspect(timeout=10, destination=[worker.node])
-            (active,), (reserved,) = inspect.active().values(), inspect.reserved().values()
-            # The process has one state for all workers, also for those that earlier tests have lost.
-            others = {result.id for result in (*waiting, retrying)}
-            assert holding.id in {task["id"] for task in active}
-            assert not others & {task["id"] for task in (*active, *reserved)}
-            assert {result.state for result in (*waiting, retrying)} == {"PENDING"}
+            answers = {command: str(getattr(inspect, command)()) for command in ("active", "reserved", "scheduled")}
+            answers["query_task"] = str(inspect.query_task(parked[0].id))
+            assert holding.id in answers["active"]
+            assert [each.id for each in parked for answer in answers.values() if each.id in answer] == []
+
+            # In no queue, and not unacknowledged.
+            assert redis.llen(f"{throttle.prefix}:celery") == APP.control.purge() == 0
+            unacknowledged = str(redis.hvals(f"{throttle.prefix}:unacked"))
+            assert [each.id for each in parked if each.id in unacknowledged] == []
+
+            # Pending in the result backend, and received for `celery events` and Flower.
+            assert {(result.state, result.ready()) for result in parked} == {(states.PENDING, False)}
+            monitor.wait_for(revoked.id, "throttle-parked")
+            shown = monitor.state.tasks[revoked.id]
+            assert (shown.state, shown.worker.hostname) == (states.RECEIVED, worker.node)
+            assert monitor.types(revoked.id) == ["task-received", "throttle-parked"]
             assert preruns == [holding.id]
+
+            # It ends at once when it is revoked.
+            revoked.revoke()
+            throttle.assert_dropped(revoked)
+            monitor.wait_for(revoked.id, "task-revoked")
 
         assert [result.get(timeout=20) for result in waiting] == [f"one{number}" for number in range(4)]
         assert retrying.get(timeout=20) == "retry"
         ids = [holding.id, *(result.id for result in waiting)]
-        for task_id in ids:
+        for task_id in (*ids, retrying.id):
             monitor.wait_for(task_id, "task-succeeded")
     kinds = [(event["type"], event.get("uuid", "")) for event in monitor.seen]
     for kind in ("task-received", "task-started", "task-succeeded"):
         assert [task_id for found, task_id in kinds if found == kind and task_id in ids] == ids, kind
     assert [task_id for task_id in preruns if task_id in ids] == ids
     assert preruns.count(retrying.id) == 3
-    assert not {"task-failed", "task-rejected", "task-revoked"} & {kind for kind, _ in kinds}
+    assert not {"task-failed", "task-rejected"} & {kind for kind, _ in kinds}
+    assert prefetched(monitor) == {worker.node: 1}, "the revoked one was received, and never started"
 
 
-@pytest.mark.usefixtures("throttle_worker")
+def test_gauge_of_flower_is_off_if_another_worker_starts_the_task(throttle: ThrottleTest) -> None:
+    with Monitor(APP) as monitor, throttle.run_worker(queues=["idle"]) as second:
+        with throttle.hold(SINGLE):
+            with throttle.run_worker() as first:
+                waits = one.delay("waits")
+                throttle.assert_parked(waits)
+            APP.control.add_consumer("celery", destination=[second.node], reply=True, timeout=10)
+        monitor.wait_for(waits.id, "task-succeeded")
+    assert prefetched(monitor) == {first.node: 1, second.node: -1}
+
+
 @pytest.mark.parametrize("parked", [False, True], ids=["direct", "parked"])
 def test_other_ways_to_end_a_task(
-    throttle: ThrottleTest, redis: Redis, caplog: pytest.LogCaptureFixture, *, parked: bool
+    kit: ThrottleTest, redis: Redis, caplog: pytest.LogCaptureFixture, *, parked: bool
 ) -> None:
-    with throttle.hold(SINGLE) if parked else nullcontext():
+    with kit.hold(SINGLE) if parked else nullcontext():
         retrying = retries.delay("retry", times=3)
         failing = retries_itself.delay("fail")
         replacing = replaced.delay("replace")
@@ -327,8 +312,8 @@ def test_other_ways_to_end_a_task(
         again = rejected_late.delay("requeue", requeue=True, runs=3)
         last = one.delay("last")
         if parked:
-            throttle.settle()
-            assert throttle.control.limit(SINGLE).status().parked == 9
+            kit.settle()
+            assert kit.control.limit(SINGLE).status().parked == 9
 
     for result, value in ((retrying, "retry"), (replacing, "replace-replaced"), (again, "requeue"), (last, "last")):
         assert result.get(timeout=20) == value
@@ -341,53 +326,42 @@ def test_other_ways_to_end_a_task(
         (rejected, 2),
         (rejected_late, 4),
     ):
-        throttle.assert_ran(task, times=times)
-    assert_all_ended(throttle)
-    throttle.assert_most_at_once(SINGLE, 1)
-    assert not redis.hlen(f"{throttle.prefix}:unacked"), "a message was not acknowledged"
+        kit.assert_ran(task, times=times)
+    assert_all_ended(kit)
+    kit.assert_most_at_once(SINGLE, 1)
+    assert not redis.hlen(f"{kit.prefix}:unacked"), "a message was not acknowledged"
     assert "celery_throttle: error" not in caplog.text
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_message_is_acknowledged_late(throttle: ThrottleTest, redis: Redis) -> None:
-    with throttle.gate():
-        begun(throttle, one_late.delay("a"))
-        assert redis.hlen(f"{throttle.prefix}:unacked") == 1
-
-
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_parked_task_is_replaced_by_a_chain(throttle: ThrottleTest) -> None:
-    """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
-    with throttle.hold(SINGLE):
-        result = replaced_by_chain.delay("parked")
-        throttle.assert_parked(result)
-    assert result.get(timeout=20) == "parked-first>parked-last"
-    assert_all_ended(throttle)
-
-
 @acknowledged_in_time
-@pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize("task", [one, one_late], ids=["early", "late"])
-def test_note_goes_with_the_acknowledgement(throttle: ThrottleTest, redis: Redis, task: Any) -> None:
+def test_note_goes_with_the_acknowledgement(kit: ThrottleTest, redis: Redis, task: Any) -> None:
     """Only a task that the broker may deliver again is remembered as having run, for a day."""
-    with throttle.hold(SINGLE):
+    with kit.gate():
+        begun(kit, task.delay("first"))
+        if task is one_late:
+            assert redis.hlen(f"{kit.prefix}:unacked") == 1
         parked = [task.delay(str(number)) for number in range(8)]
-        throttle.assert_line(SINGLE, parked)
+        kit.assert_line(SINGLE, parked)
     assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
-    assert_all_ended(throttle)
-    until(lambda: not redis.exists(Keys(throttle.prefix).key("records")))
+    assert_all_ended(kit)
+    until(lambda: not redis.exists(Keys(kit.prefix).key("records")))
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_replacement_of_a_parked_task(throttle: ThrottleTest) -> None:
-    """It has the same id, and the store may still have the first message, which the broker has forgotten."""
+def test_replacement_of_a_parked_task(kit: ThrottleTest) -> None:
+    """It has the same id, and the store may still have the first message, which the broker has forgotten.
+
+    Celery gives the id to the last of a chain, too, and the number of the attempt.
+    """
     results = []
     for number in range(20):
         with SINGLE.acquire(timeout=20, app=APP):  # parked, and resumed right after that
             results += [replaced.delay(f"{number}{letter}") for letter in "abc"]
+            by_chain = replaced_by_chain.delay("parked")
     assert [each.get(timeout=30) for each in results] == [
         f"{number}{letter}-replaced" for number in range(20) for letter in "abc"
     ]
-    throttle.assert_ran(replaced, times=60)
-    throttle.assert_ran(one, times=60)
-    assert_all_ended(throttle)
+    assert by_chain.get(timeout=20) == "parked-first>parked-last"
+    kit.assert_ran(replaced, times=60)
+    kit.assert_ran(one, times=80)
+    assert_all_ended(kit)

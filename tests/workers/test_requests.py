@@ -26,8 +26,6 @@ CUSTOM = "tests.support.apps.custom"
 #: Before Celery 5.7 a hard time limit calls no hooks of the task; the pool's own report calls `task_failure`'s.
 HOOKS = {"on_failure", "after_return"} if "after_return" in inspect.getsource(Request.on_timeout) else set()
 
-ROADS = pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed"])
-
 
 @pytest.fixture
 def send(journal: Journal, state: State) -> Callable[..., Any]:
@@ -51,35 +49,30 @@ def noted(journal: Journal, task_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "parked"),
-    [("plain", False), ("hooked", False), ("hooked", True), ("requested", False), ("requested", True)],
+    ("kind", "name", "parked"),
+    [
+        ("hard", "plain", False),
+        ("hard", "requested", False),
+        ("hard", "requested", True),
+        ("soft", "requested", False),
+        ("soft", "requested", True),
+    ],
 )
-def test_a_hard_time_limit(workers: Workers, journal: Journal, send: Any, name: str, parked: bool) -> None:
+def test_a_time_limit(workers: Workers, journal: Journal, send: Any, kind: str, name: str, parked: bool) -> None:
     worker = workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
 
-    result = send(app, getattr(app, name), "hard", parked, time_limit=0.5)
+    result = send(
+        app, getattr(app, name), kind, parked, **{{"hard": "time_limit", "soft": "soft_time_limit"}[kind]: 0.5}
+    )
 
-    worker.wait_for_log(rf"Hard time limit \(0\.5s\) exceeded for \S+{name}\[{result.id}\]")
+    worker.wait_for_log(rf"{kind.title()} time limit \(0\.5s\) exceeded for \S+{name}\[{result.id}\]")
     until(lambda: result.state == "FAILURE")
-    assert type(result.result).__name__ == "TimeLimitExceeded"
+    assert type(result.result).__name__ == {"hard": "TimeLimitExceeded", "soft": "SoftTimeLimitExceeded"}[kind]
     wanted = {"task_failure"} | (HOOKS if name != "plain" else set())
     if name == "requested":
-        wanted |= {"accepted by OwnRequest", "timeout of OwnRequest: hard 0.5"}
+        wanted |= {"accepted by OwnRequest", f"timeout of OwnRequest: {kind} 0.5"}
     until(lambda: wanted <= set(noted(journal, result.id)), describe=lambda: noted(journal, result.id))
-    assert "Pool callback raised exception" not in worker.log()
-
-
-@ROADS
-def test_a_soft_time_limit(workers: Workers, journal: Journal, send: Any, parked: bool) -> None:
-    worker = workers.start(CUSTOM, concurrency=2)
-    app = workers.app(CUSTOM)
-
-    result = send(app, app.requested, "soft", parked, soft_time_limit=0.5)
-
-    worker.wait_for_log(rf"Soft time limit \(0\.5s\) exceeded for \S+requested\[{result.id}\]")
-    assert type(result.get(propagate=False, timeout=20)).__name__ == "SoftTimeLimitExceeded"
-    assert "timeout of OwnRequest: soft 0.5" in noted(journal, result.id)
     assert "Pool callback raised exception" not in worker.log()
 
 
@@ -154,42 +147,31 @@ strategic = task_maker(APP)(
 )  # fmt: skip
 
 
-@ROADS
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_strategy_of_the_users(throttle: ThrottleTest, parked: bool) -> None:
-    with throttle.hold(SINGLE) if parked else nullcontext():
+@pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed"])
+def test_a_strategy_of_the_users(kit: ThrottleTest, parked: bool) -> None:
+    with kit.hold(SINGLE) if parked else nullcontext():
         result, later = strategic.delay(), strategic.apply_async(countdown=0.1)
         if parked:
-            throttle.assert_parked(result)
-            until(lambda: throttle.control.limit(SINGLE).status().parked == 2)
+            kit.assert_parked(result)
+            until(lambda: kit.control.limit(SINGLE).status().parked == 2)
     # A parked message comes by the strategy twice.
     assert (result.get(timeout=20), later.get(timeout=20)) == (1 + parked, 1 + parked)
     assert {result.id, later.id} <= set(ACCEPTED)
-    assert_all_ended(throttle)
+    assert_all_ended(kit)
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_strategy_that_does_not_want_it_any_more(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_parked_task_that_is_revoked_or_not_wanted_by_the_strategy(
+    kit: ThrottleTest, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
-    with throttle.hold(SINGLE):
-        unwanted, wanted = strategic.delay(), strategic.delay()
-        throttle.assert_line(SINGLE, [unwanted, wanted])
+    with kit.hold(SINGLE):
+        revoked, unwanted, wanted = (strategic.delay() for _ in range(3))
+        kit.assert_line(SINGLE, [revoked, unwanted, wanted])
+        revoked.revoke()
+        kit.assert_dropped(revoked)
+        kit.assert_line(SINGLE, [unwanted, wanted])
         UNWANTED.add(unwanted.id)
     assert wanted.get(timeout=20) == 2
-    until(lambda: not throttle.control.holders())
-    assert throttle.control.parked() == ()
-    assert unwanted.id not in ACCEPTED
-    assert "Traceback" not in caplog.text
-
-
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_revoked_task_with_a_strategy_of_the_users(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    with throttle.hold(SINGLE):
-        revoked = strategic.delay()
-        throttle.assert_parked(revoked)
-        revoked.revoke()
-        throttle.assert_dropped(revoked)
-        until(lambda: not throttle.control.parked())
-    assert_all_ended(throttle)
+    until(lambda: not (kit.control.holders() or kit.control.parked()))
+    assert not {revoked.id, unwanted.id} & set(ACCEPTED)
     assert "Traceback" not in caplog.text
