@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
 
+from celery_throttle import ThrottleControl, Throttled
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal, peak
+from tests.support.kit import task_maker
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
 
+#: Celery asks a broker that no event loop reads for messages for two seconds before it does anything else.
+#: So 20 parked tasks took a solo worker 40 s.
+COUNT, WITHIN = 20, 15.0
 # Only prefork has an event loop, and that on brokers which can be read on one.
 POOLS = [
     ("prefork", "redis"),
@@ -22,27 +31,18 @@ POOLS = [
 ]
 
 
-@pytest.fixture(params=POOLS, ids="-".join)
-def pool(request: pytest.FixtureRequest, workers: Workers, tmp_path: Path) -> str:
-    name, broker = request.param
-    if broker == "filesystem":
-        use_filesystem_broker(workers, tmp_path)
-    return str(name)
-
-
-def start_two(workers: Workers, pool: str, slots: int) -> None:
-    """Start two workers that share a queue and have one each; on the filesystem broker they may not start at once."""
-    one_by_one = workers.broker.startswith("filesystem:")
-    for queue in ("first", "second"):
-        workers.start(FEATURES, pool=pool, concurrency=slots, queues=f"celery,{queue}", wait=one_by_one)
-    for worker in workers.started:
-        worker.wait_ready()
-
-
-def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, state: State) -> None:
+@pytest.mark.parametrize(("pool", "broker"), POOLS)
+def test_cap_over_two_workers(
+    workers: Workers, journal: Journal, state: State, tmp_path: Path, pool: str, broker: str
+) -> None:
     slots = 1 if pool == "solo" else 2
     workers.conf["worker_prefetch_multiplier"] = 1
-    start_two(workers, pool, slots)
+    if broker == "filesystem":
+        use_filesystem_broker(workers, tmp_path)
+    for queue in ("first", "second"):  # on the filesystem broker they may not start at once
+        workers.start(FEATURES, pool=pool, concurrency=slots, queues=f"celery,{queue}", wait=broker == "filesystem")
+    for worker in workers.started:
+        worker.wait_ready()
     app = workers.app(FEATURES)
 
     # A worker without a free slot takes no permit: the other one starts at once although the limit is 1.
@@ -80,12 +80,10 @@ def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, sta
     state.wait_empty()
 
 
-@pytest.mark.parametrize("pool", ["solo"])
-def test_a_long_task_keeps_its_lease(pool: str, workers: Workers, journal: Journal, state: State) -> None:
+def test_a_long_task_of_a_solo_worker_keeps_its_lease(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 1.0
-    first, second = (workers.start(FEATURES, pool=pool, queues=queue, wait=False) for queue in ("first", "second"))
-    first.wait_ready()
-    second.wait_ready()
+    first = workers.start(FEATURES, pool="solo", queues="first")
+    workers.start(FEATURES, pool="solo", queues="second")
     app = workers.app(FEATURES)
     held = journal.wait_begun(app.one_hold.apply_async(("long",), queue="first"))
     app.one.apply_async(("next",), queue="second")
@@ -112,19 +110,6 @@ def test_children_that_are_replaced(workers: Workers, journal: Journal, state: S
     state.wait_empty()
 
 
-def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(FEATURES, options=["--autoscale", "4,1"])
-    labels = [f"five{number}" for number in range(8)]
-    for label in labels:
-        app.five.delay(label)
-    journal.wait_running(4)
-    assert state.used == {app.five.name: 4}
-    journal.let_go(*labels)
-    journal.wait_finished(8)
-    assert journal.max_running() <= 5
-    state.wait_empty()
-
-
 @pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("gevent", "redis")])
 def test_autoscale_counts_parked_tasks(
     workers: Workers, journal: Journal, state: State, tmp_path: Path, broker: str, pool: str
@@ -145,7 +130,7 @@ def test_autoscale_counts_parked_tasks(
     journal.let_go(*(f"other{number}" for number in range(4)))
 
     journal.wait_finished(4)
-    journal.wait_running(4)
+    journal.wait_running(4)  # each slot that comes is used
     assert state.used == {"gpu": 4}
     journal.let_go(*labels)
     journal.wait_finished(10)
@@ -167,18 +152,54 @@ def test_celery_rate_limit_and_countdown_work_with_ours(workers: Workers, journa
     state.wait_empty()
 
 
-def test_solo_without_an_event_loop_runs_tasks_with_an_eta(workers: Workers, journal: Journal, tmp_path: Path) -> None:
+def test_solo_without_an_event_loop_alternates_parked_tasks_with_messages(
+    workers: Workers, journal: Journal, state: State, tmp_path: Path
+) -> None:
     """There Celery's timer is a thread, and tasks still run in the one that consumes, one by one."""
     use_filesystem_broker(workers, tmp_path)
-    worker = workers.start(FEATURES, pool="solo")
+    worker = workers.start(FEATURES, pool="solo", concurrency=1)
     app = workers.app(FEATURES)
     for name in ("plain", "one"):
         for number in range(2):
             getattr(app, name).apply_async((f"{name} {number}", 0.5), countdown=1, ignore_result=True)
     journal.wait_finished(4)
+
+    control = ThrottleControl(app.app).limit("single")
+    control.pause()
+    for number in range(COUNT):
+        app.one.delay(f"parked {number}")
+    state.wait_parked(COUNT)
+    journal.wait_begun(app.plain_hold.delay("hold"))
+    control.resume()
+    for number in range(3):
+        app.plain.delay(f"later {number}")
+
+    journal.let_go("hold")
+
+    journal.wait_finished(4 + 1 + COUNT + 3, timeout=WITHIN)
+    order = journal.order()
+    assert [label for label in order if label.startswith("parked")] == [f"parked {number}" for number in range(COUNT)]
+    assert order.index("later 2") < order.index(f"parked {COUNT - 1}")
     assert journal.max_running() == 1
     assert worker.running
     assert "CRITICAL/" not in worker.log()
+    state.wait_empty()
+
+
+@pytest.mark.usefixtures("log_as_before")
+def test_solo_worker_of_a_test_suite_runs_parked_tasks_at_once(server: EmbeddedServer, state: State) -> None:
+    app: Any = Celery("suite", broker="memory://", set_as_current=False)
+    app.conf.update(throttle_url=server.url, worker_hijack_root_logger=False, result_backend="cache+memory://")
+    one = task_maker(app)("one", base=Throttled, limit=1)
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+        one.delay("first").get(timeout=WITHIN)
+        limit = ThrottleControl(app).limit(one)
+        limit.pause()
+        results = [one.delay(str(number)) for number in range(COUNT)]
+        state.wait_parked(COUNT)
+        limit.resume()
+        assert results[-1].get(timeout=WITHIN) == str(COUNT - 1)
+        assert [result.get(timeout=WITHIN) for result in results] == [str(number) for number in range(COUNT)]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])

@@ -1,4 +1,4 @@
-"""Usual projects: throttled tasks have the features that Django, Flask or an own task class give all tasks."""
+"""Usual projects with Django, Flask or a task class of their own, and programs that have no part of ours but one."""
 
 from __future__ import annotations
 
@@ -70,10 +70,7 @@ def run(program: str, environment: dict[str, str]) -> str:
 
 
 def test_a_django_project(workers: Workers, journal: Journal, tmp_path: Path) -> None:
-    workers.env |= {
-        "DJANGO_SETTINGS_MODULE": f"{DJANGO}.settings",
-        "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
-    }
+    workers.env |= {"DJANGO_SETTINGS_MODULE": f"{DJANGO}.settings", "SHOP_DATABASE": str(tmp_path / "shop.sqlite3")}
     run(PUBLISH, workers.environment())
     worker = workers.start(DJANGO, concurrency=4, options=["-B", "-s", str(tmp_path / "schedule")])
     journal.wait_finished(5, task="tasks.render")
@@ -88,7 +85,9 @@ def test_a_django_project(workers: Workers, journal: Journal, tmp_path: Path) ->
 
 
 def test_a_flask_factory(workers: Workers, journal: Journal) -> None:
-    workers.start(f"{FLASK}.make_celery", concurrency=4)
+    """With mingle and gossip, which the other tests leave out."""
+    for worker in [workers.start(f"{FLASK}.make_celery", concurrency=2, quick=False, wait=False) for _ in range(2)]:
+        worker.wait_ready()
     assert run(ASK, workers.environment()) == str([f"hello guest {number}" for number in range(5)])
     assert journal.max_running() <= 2
 
@@ -126,14 +125,56 @@ from celery_throttle.tasks.registry import policies_of
 limits = {{name: policy.limits[0].permits for name, policy in policies_of(app).items()}}
 print(limits, "celery_throttle.reap" in app.tasks)
 """
+PRODUCER = """
+import sys
+from celery import Celery
+from celery_throttle import Throttled
+
+app = Celery(broker="memory://")
+
+@app.task(shared=False, base=Throttled, limit=1)
+def work(): ...
+
+work.delay()
+print([name for name in sys.modules if name.startswith("celery_throttle.worker")])
+"""
+#: Without remote control, commands and the page.
+ALONE = """
+import os, sys
+sys.modules["celery_throttle.control"] = None
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery_throttle import Throttled
+
+app = Celery("alone", broker=os.environ["BROKER_URL"], backend=os.environ["BROKER_URL"])
+
+@app.task(base=Throttled, limit=1)
+def double(number):
+    return 2 * number
+
+app.finalize()
+app.steps["worker"].remove("celery_throttle.control.remote_step:RemoteStep")
+with start_worker(app, pool="threads", concurrency=2, perform_ping_check=False):
+    results = [double.delay(number) for number in range(20)]
+    print(*(each.get(timeout=20) for each in results))
+"""
 
 
-@pytest.mark.parametrize("task_cls", ["celery_throttle:Throttled", "celery_throttle.Throttled"])
-def test_a_project_in_which_every_task_can_be_throttled(task_cls: str) -> None:
-    assert run(EVERY_TASK.format(task_cls=task_cls), {}) == "{'shop.render': 5} True"
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (EVERY_TASK.format(task_cls="celery_throttle:Throttled"), "{'shop.render': 5} True"),
+        (EVERY_TASK.format(task_cls="celery_throttle.Throttled"), "{'shop.render': 5} True"),
+        (PRODUCER, "[]"),
+        (ALONE, " ".join(str(2 * number) for number in range(20))),
+    ],
+    ids=["class with a colon", "class with a point", "producer needs no store and no worker", "worker alone"],
+)
+def test_a_program(workers: Workers, program: str, said: str) -> None:
+    assert run(program, workers.environment()) == said
 
 
-def test_workers_of_such_a_project(workers: Workers, journal: Journal) -> None:
+def test_workers_of_a_project_in_which_every_task_can_be_throttled(workers: Workers, journal: Journal) -> None:
     workers.conf["task_annotations"] = {f"{EVERY}.annotated": {"limit": 3}}
     app = workers.start_app(EVERY, concurrency=6)
     results = [
