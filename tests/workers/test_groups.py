@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, NotAcquired, Throttled
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.testing import ThrottleTest
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.state import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.testing import ThrottleTest
 
 EU, US = Limit("eu", 2, group="eu"), Limit("us", 1, group="us")
 
@@ -36,17 +33,25 @@ def publish() -> list[Any]:
     return [task.delay(str(number)) for task in (in_eu, in_us, anywhere) for number in range(4)]
 
 
-def test_each_group_has_its_own_limits(throttle: ThrottleTest, used: Any) -> None:
+def test_each_group_has_its_own_limits_and_control_sees_and_steers_all(throttle: ThrottleTest, used: Any) -> None:
+    control = throttle.control
     with throttle.run_worker(concurrency=8), throttle.run_worker(concurrency=8):
         with throttle.gate() as gate:
             publish()
             gate.wait_for(4)
-            for limit, parked in ((EU, 2), (US, 3), (anywhere, 3)):
-                throttle.settle()
-                assert throttle.control.limit(limit).status().parked == parked
+            throttle.settle()
             assert (used("eu"), used("us"), used("")) == ({"eu": 2}, {"us": 1}, {anywhere.name: 1})
+            held = {status.name: (status.held, status.parked) for status in control.status()}
+            assert held == {"eu": (2, 2), "us": (1, 3), anywhere.name: (1, 3)}
+            assert (len(control.holders()), len(control.holders("eu")), len(control.parked())) == (4, 2, 8)
+            assert control.explain(control.parked("us")[0].task_id).limit == "us"
+            control.limit("us").override(3, why="test")
+            gate.wait_for(6)
+            assert used("us") == {"us": 3}
+            with pytest.raises(ConfigurationError, match="did you mean 'us'"):
+                control.limit("eus")
         assert_all_ended(throttle)
-        for limit, permits in ((EU, 2), (US, 1), (anywhere, 1)):
+        for limit, permits in ((EU, 2), (US, 3), (anywhere, 1)):
             throttle.assert_most_at_once(limit, permits)
 
 
@@ -72,41 +77,22 @@ def test_a_lost_worker_loses_its_permits_in_every_group(throttle: ThrottleTest) 
             assert (*throttle.control.holders(), *throttle.control.parked()) == ()
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_duplicate_and_outside_permit_are_found_in_their_group(throttle: ThrottleTest, used: Any) -> None:
-    with throttle.gate():
-        first = begun(throttle, in_us.delay("a"))
+def test_duplicate_and_outside_permit_are_found_in_their_group(kit: ThrottleTest, used: Any) -> None:
+    with kit.gate():
+        first = begun(kit, in_us.delay("a"))
         assert in_us.delay("a").id == first.id
         assert in_us.locked_by("a").task_id == first.id
         with pytest.raises(NotAcquired):
             US.acquire(0, app=APP)
         with EU.acquire(0, app=APP):
             assert used("eu") == {"eu": 1}
-    throttle.assert_not_locked(in_us.s("a"))
-
-
-def test_control_sees_and_steers_all_groups(throttle: ThrottleTest, used: Any) -> None:
-    control = throttle.control
-    with throttle.run_worker(concurrency=8), throttle.gate() as gate:
-        publish()
-        gate.wait_for(4)
-        throttle.settle()
-        held = {status.name: (status.held, status.parked) for status in control.status()}
-        assert held == {"eu": (2, 2), "us": (1, 3), anywhere.name: (1, 3)}
-        assert (len(control.holders()), len(control.holders("eu")), len(control.parked())) == (4, 2, 8)
-        assert control.explain(control.parked("us")[0].task_id).limit == "us"
-        control.limit("us").override(3, why="test")
-        gate.wait_for(6)
-        assert used("us") == {"us": 3}
-        with pytest.raises(ConfigurationError, match="did you mean 'us'"):
-            control.limit("eus")
+    kit.assert_not_locked(in_us.s("a"))
 
 
 @pytest.mark.throttle(throttle_group="eu")
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_group_for_all(throttle: ThrottleTest, used: Any) -> None:
-    with throttle.gate():
-        begun(throttle, anywhere.delay("a"))
+def test_a_group_for_all(kit: ThrottleTest, used: Any) -> None:
+    with kit.gate():
+        begun(kit, anywhere.delay("a"))
         assert used("eu") == {anywhere.name: 1}
-    assert_all_ended(throttle)
+    assert_all_ended(kit)
     assert used("eu") == {}

@@ -1,4 +1,4 @@
-"""Tasks that get a "slow down" from outside, and those that may not even wait."""
+"""Tasks that get a "slow down" from outside."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 from celery import chord
 
-from celery_throttle import (
-    ConfigurationError,
-    Limit,
-    LimitExceeded,
-    RateLimited,
-    StoreUnavailable,
-    Throttled,
-    ThrottleError,
-)
+from celery_throttle import ConfigurationError, RateLimited, StoreUnavailable, Throttled, ThrottleError
 from celery_throttle.testing import ThrottleTest
 from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
@@ -59,27 +51,25 @@ call_one = make("call_one", limit=1)
 call_for = make("call_for", limit=4, key=lambda label, **_: label)
 two_rounds = make("two_rounds", limit=4, max_rounds=2)
 two_rounds_late = make("two_rounds_late", limit=4, max_rounds=2, acks_late=True)
-crowd = make("crowd", limit=Limit("crowd", 1, max_parked=2))
 collect = task_maker(app)("collect", sort)
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.parametrize("name", ["call", "call_late", "call_once"])
-def test_a_rate_limited_task_comes_again_without_a_retry(throttle: ThrottleTest, name: str) -> None:
+def test_a_rate_limited_task_comes_again_without_a_retry(kit: ThrottleTest, name: str) -> None:
     task = app.tasks[f"limited.{name}"]
     result = task.delay("a")
     for rounds in (1, 2):
-        throttle.assert_ran(task, times=rounds)
-        throttle.assert_sent_back(result, pauses=30)
-        throttle.assert_line(task, [result])
-        throttle.assert_held(task, 0)
+        kit.assert_ran(task, times=rounds)
+        kit.assert_sent_back(result, pauses=30)
+        kit.assert_line(task, [result])
+        kit.assert_held(task, 0)
         answered.update(["a"] * (rounds - 1))
-        throttle.advance(31)
+        kit.advance(31)
     assert result.get(timeout=10) == "a after 0"
-    assert throttle.drain().left == ()
+    assert kit.drain().left == ()
 
 
 @pytest.mark.parametrize("name", ["two_rounds", "two_rounds_late"])
@@ -119,37 +109,26 @@ def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(throttle: Throt
     assert ran == ["first", "first", "second", "third"]
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_only_its_key_is_held(throttle: ThrottleTest) -> None:
+def test_only_its_key_is_held_and_a_chord_waits_for_it(kit: ThrottleTest) -> None:
     answered.add("b")
-    result = call_for.delay("a")
-    throttle.assert_parked(result, behind=call_for, key="a")
-    assert call_for.delay("b").get(timeout=10) == "b after 0"
-    throttle.assert_parked(result)
-    assert ran == ["a", "b"]
-
-
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_chord_waits_for_it(throttle: ThrottleTest) -> None:
-    result: Any = chord([call.s("a"), call.s("b")], collect.s()).delay()
-    for part in result.parent.results:
-        throttle.assert_parked(part)
-    answered.update("ab")
-    throttle.advance(31)
+    result: Any = chord([call_for.s("a"), call_for.s("b")], collect.s()).delay()
+    kit.assert_parked(result.parent.results[0], behind=call_for, key="a")
+    assert result.parent.results[1].get(timeout=10) == "b after 0"
+    answered.add("a")
+    kit.advance(31)
     assert result.get(timeout=10) == ["a after 0", "b after 0"]
 
 
-@pytest.mark.usefixtures("throttle_worker")
-def test_a_hold_is_ended_early(throttle: ThrottleTest) -> None:
+def test_a_hold_is_ended_early(kit: ThrottleTest) -> None:
     """The worker, which looks on its own once an hour, gets a hint."""
     first = call.delay("a", 3600)
-    throttle.assert_parked(first)
+    kit.assert_parked(first)
     second = call.delay("b", 3600)
-    throttle.assert_line(call, [first, second])
+    kit.assert_line(call, [first, second])
     answered.update("ab")
-    assert throttle.control.limit(call).release_hold(why="they are back")
+    assert kit.control.limit(call).release_hold(why="they are back")
     assert (first.get(timeout=10), second.get(timeout=10)) == ("a after 0", "b after 0")
-    assert not throttle.control.limit(call).release_hold()
+    assert not kit.control.limit(call).release_hold()
 
 
 # -- in other pools, processes and circumstances -----------------------------------------------------------------------
@@ -166,21 +145,7 @@ def test_on_every_pool(workers: Workers, journal: Journal, state: State, pool: s
     state.wait_empty()
 
 
-def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State) -> None:
-    """Acknowledged early, killed while the task is held back: the store has the message."""
-    killed = workers.start(LIMITED, concurrency=1)
-    result = workers.app(LIMITED).call.delay("a", 1.0)
-    journal.wait_started(1, "a")
-    state.wait_parked(1)
-    killed.kill()
-    journal.let_go("a")
-    workers.start(LIMITED, concurrency=1)
-    assert result.get(timeout=20) == "a after 0"
-    state.wait_empty()
-
-
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("pool", "late"), [("prefork", True), ("prefork", False), ("solo", True)])
 def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: State, pool: str, *, late: bool) -> None:
     running = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
     result = workers.app(LIMITED).call_without.delay("a")
@@ -191,23 +156,9 @@ def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: Sta
     assert "AttributeError" not in running.log()
 
 
-def test_where_nothing_is_throttled_it_is_a_failure(workers: Workers, journal: Journal) -> None:
-    """No worker would run it again: to Celery it is an `Ignore`."""
-    workers.conf["throttle_enabled"] = False
-    workers.start(LIMITED)
-    result = workers.app(LIMITED).call.delay("a")
-    with pytest.raises(Exception, match=r"call raised RateLimited .*throttle_enabled is False"):
-        result.get(timeout=20)
-    assert len(journal.runs("a")) == 1
-
-
-@pytest.mark.usefixtures("throttle_worker")
 @pytest.mark.throttle(throttle_on_store_error="run")
-def test_without_a_permit_there_is_no_line_to_go_back_to(throttle: ThrottleTest) -> None:
-    with (
-        throttle.cut_store(),
-        pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"),
-    ):
+def test_without_a_permit_there_is_no_line_to_go_back_to(kit: ThrottleTest) -> None:
+    with kit.cut_store(), pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"):
         call.delay("a").get(timeout=10)
 
 
@@ -225,28 +176,3 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: Thrott
         throttle.assert_parked(call_late.delay("a", limit=call_late.name))
         wait_acknowledged(throttle)
     assert app.control.purge() == 0
-
-
-# -- as many as may wait -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("throttle_worker")
-def test_no_more_are_published_than_may_wait(throttle: ThrottleTest) -> None:
-    answered.update("abc")
-    with throttle.hold(crowd):
-        throttle.assert_line(crowd, [crowd.delay("a"), crowd.delay("b")])
-        with pytest.raises(
-            LimitExceeded, match="crowd was not published: limit 'crowd' has 2 parked tasks, max_parked=2"
-        ) as refused:
-            crowd.delay("c")
-        assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "crowd")
-    throttle.drain()
-    crowd.delay("c").get(timeout=10)
-
-
-def test_without_a_store_it_is_published_all_the_same(throttle: ThrottleTest) -> None:
-    answered.add("a")
-    with throttle.cut_store():
-        result = crowd.delay("a")
-    with throttle.run_worker():
-        assert result.get(timeout=10) == "a after 0"

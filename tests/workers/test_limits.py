@@ -1,58 +1,103 @@
-"""The declarations of users on real workers: how many at once, in which order, over which queues."""
+"""Limits by key, several at once and over queues, rates, costs and deadlines in workers."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from redis import Redis
+from celery import chain, chord, group
+from celery.exceptions import ChordError
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import ConfigurationError, Limit, LimitExceeded, Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker
-from tests.support.ports import free_port
+from tests.support.monitor import Monitor
 from tests.support.state import State
+from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.workers.conftest import FEATURES, use_filesystem_broker
+
+TERMS = "tests.support.apps.terms"
+#: Only hints and replies of the store wake a worker, no look of its own.
+NO_LOOK = {"LOOK_EVERY": "3600"}
+#: How much later than its grant a task's body may begin on a machine that does something else, too: a thread or a child
+#: has to be scheduled.
+LATE_BODY = 0.5
 
 app: Any = new_app("limits")
-gpu = Limit("gpu", 2)
-make = task_maker(app)
-train, predict = (make(name, base=Throttled, limit=gpu) for name in ("train", "predict"))
+several = [Limit("api", 3), Limit("tenant", 2, key="tenant_id")]
+gpu, slot = Limit("gpu", 2), Limit("slot", 1)
+#: The times of the starts of paced tasks.
+starts: list[float] = []
 
 
 @pytest.fixture
 def throttle_celery_app(hints_only: None) -> Any:  # noqa: ARG001
+    starts.clear()
     return app
 
 
-def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State) -> None:
-    # Each has a slot more than the limit has permits, and none takes all the tasks.
-    queues = ("first", "second")
-    for worker in [workers.start(FEATURES, concurrency=6, queues=f"celery,{name}", wait=False) for name in queues]:
-        worker.wait_ready()
-    app = workers.app(FEATURES)
-    labels = [f"five{number}" for number in range(12)]
-    for number, label in enumerate(labels):
-        app.five.apply_async((label,), queue=queues[number % 2])
-    journal.wait_running(5)
-    state.wait_parked(7)
-    assert state.used == {app.five.name: 5}
-    app.plain.delay("meanwhile")
-    journal.wait_finished(1, "meanwhile")
-    # One ends, one starts: never more, never fewer.
-    for ended in range(1, 8):
-        journal.let_go(next(run.label for run in journal.running()))
-        journal.wait_finished(ended, task="features.five")
-        journal.wait_running(5)
-    journal.let_go(*labels)
-    journal.wait_finished(13)
-    assert journal.max_running(task="features.five") == 5
-    assert len(journal.runs()) == 13
-    assert len({run.worker for run in journal.runs()}) == 2
-    state.wait_empty()
+def customer_of(order: dict[str, str], **_: Any) -> str:
+    return order["customer"].lower()
+
+
+def of_customer(customer_id: Any) -> str:
+    return str(customer_id)
+
+
+def of_order(order: dict[str, str]) -> None: ...
+
+
+def of_label(label: str = "", pages: int = 1) -> str:  # noqa: ARG001 - the cost
+    starts.append(time.monotonic())
+    return label
+
+
+def of_tenant(tenant_id: str, name: str = "") -> str:  # noqa: ARG001 - of its identity
+    return tenant_id
+
+
+def with_another_customer(self: Any, customer_id: str) -> str:
+    if not self.request.retries:
+        raise self.retry(args=(f"not {customer_id}",), countdown=0)
+    return customer_id
+
+
+def sort(labels: list[str]) -> list[str]:
+    return sorted(labels)
+
+
+def of_errback(*_: Any) -> None: ...
+
+
+make = task_maker(app)
+plain, long = make("plain", of_label), make("long", of_label)
+collect = make("collect", sort)
+on_error = make("on_error", of_errback)
+train, predict = (make(name, base=Throttled, limit=gpu) for name in ("train", "predict"))
+by_name = make("by_name", of_customer, base=Throttled, limit=1, key="customer_id")
+by_path = make("by_path", of_order, base=Throttled, limit=1, key="order.customer")
+by_function = make("by_function", of_order, base=Throttled, limit=1, key=customer_of)
+retried = make("retried", with_another_customer, base=Throttled, limit=1, key="customer_id", bind=True, max_retries=1)
+both = make("both", of_tenant, base=Throttled, limit=several)
+both_once = make("both_once", of_tenant, base=Throttled, limit=several, singleton=True)
+paced = make("paced", of_label, base=Throttled, rate="50/s", burst=3)
+paced_each = make("paced_each", of_label, base=Throttled, rate="20/s", key="label")
+paced_pages = make("paced_pages", of_label, base=Throttled, rate="50/s", burst=4, cost="pages")
+seldom = make("seldom", of_label, base=Throttled, rate="1/h", burst=2)
+second = make("second", of_label, base=Throttled, rate="1/s")
+by_pages = make("by_pages", of_label, base=Throttled, limit=4, cost="pages")
+hurried = make("hurried", of_label, base=Throttled, limit=slot, start_deadline=60)
+patient = make("patient", of_label, base=Throttled, limit=slot, start_deadline=3600)
+once = make("once", of_label, base=Throttled, limit=9, start_deadline=60, singleton=True, unique_on=[])
+few_wait = make("few_wait", of_label, base=Throttled, limit=Limit("few", 1, max_parked=2))
+
+
+# -- over queues and workers -------------------------------------------------------------------------------------------
 
 
 def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: ThrottleTest) -> None:
@@ -75,7 +120,8 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: Throttl
 
 
 def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleTest) -> None:
-    with throttle.run_worker(queues=["first"]):
+    """It goes on when a worker comes that has it, or gets it."""
+    with throttle.run_worker(queues=["first"]) as worker:
         with throttle.hold(gpu), throttle.run_worker(queues=["second"]):
             line = [train.apply_async(("",), queue="second")]
             throttle.assert_line(gpu, line)
@@ -88,15 +134,11 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleT
         throttle.assert_line(gpu, [left])
         with throttle.run_worker(queues=["second"]):
             throttle.assert_started(left)
-
-
-def test_a_queue_that_is_added_to_a_running_worker(throttle: ThrottleTest) -> None:
-    with throttle.run_worker(queues=["first"]) as worker:
-        with throttle.hold(gpu):
-            with throttle.run_worker(queues=["second"]):
+            throttle.assert_held(gpu, 0)
+            with throttle.hold(gpu):
                 left = train.apply_async(("",), queue="second")
                 throttle.assert_parked(left)
-            app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
         throttle.assert_started(left)
         throttle.assert_started(train.apply_async(("",), queue="second"))
 
@@ -104,109 +146,276 @@ def test_a_queue_that_is_added_to_a_running_worker(throttle: ThrottleTest) -> No
         throttle.assert_started(train.apply_async(("",), queue="first"))
 
 
-def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal, redis: Redis) -> None:
-    workers.start(FEATURES, queues="ours", wait=False)
-    workers.start(FEATURES, queues="theirs", conf={"throttle_prefix": "other:app"}, wait=False)
-    for worker in workers.started:
-        worker.wait_ready()
-    app = workers.app(FEATURES)
-    app.one_hold.apply_async(("ours",), queue="ours")
-    app.one_hold.apply_async(("theirs",), queue="theirs")
-    journal.wait_running(2)
-    assert State.at(redis).used == State.at(redis, "other:app").used == {"single": 1}
-    app.one.apply_async(("second of theirs",), queue="theirs")
-    State.at(redis, "other:app").wait_parked(1)
-    assert State.at(redis).count == 0
-    journal.let_go("ours", "theirs")
-    journal.wait_finished(3)
-    State.at(redis).wait_empty()
-    State.at(redis, "other:app").wait_empty()
-
-
-def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis: Redis) -> None:
-    worker = workers.start(FEATURES, concurrency=3, conf={"throttle_enabled": False})
-    app = workers.app(FEATURES)
-    for label in "abc":
-        app.one_hold.delay(label)
-    journal.wait_running(3)
-    assert not redis.keys("*throttle*")
-    journal.let_go(*"abc")
-    journal.wait_finished(3)
-    assert "without limits, rates and identity locks" in worker.log()
-
-
-def test_parked_tasks_run_when_throttling_is_turned_off(workers: Workers, journal: Journal, state: State) -> None:
-    before = workers.start(FEATURES, concurrency=3)
-    app = workers.app(FEATURES)
-    journal.wait_begun(app.one_hold.delay("first"))
-    for label in ("parked", "parked too"):
-        app.one_hold.delay(label)
-    state.wait_parked(2)
-    before.term()
-    journal.let_go("first")
-    before.wait()
-
-    after = workers.start(FEATURES, concurrency=4, conf={"throttle_enabled": False})
-
-    after.wait_for_log(r"WARNING.* 2 tasks are parked: .*disable\(\)")
-    journal.wait_running(1, "parked")
-    for number in range(2):
-        app.one_hold.delay(f"new {number}")
-    journal.wait_running(3)
-    assert not journal.runs("parked too"), "a parked task keeps its limit"
-    journal.let_go("parked", "parked too", "new 0", "new 1")
-    journal.wait_finished(5)
-    assert len(journal.runs()) == 5
-    state.wait_empty()
-
-
-def test_turned_off_without_a_store(workers: Workers, journal: Journal) -> None:
-    worker = workers.start(
-        FEATURES, conf={"throttle_enabled": False, "throttle_url": f"redis://127.0.0.1:{free_port()}"}
-    )
-    worker.wait_for_log("WARNING.*whether tasks are still parked cannot be seen")
-    journal.let_go("a")
-    workers.app(FEATURES).one_hold.delay("a")
-    journal.wait_finished(1)
-
-
-def test_result_backend_is_the_store_without_a_redis_broker(
-    workers: Workers, journal: Journal, redis: Redis, tmp_path: Path
-) -> None:
-    use_filesystem_broker(workers, tmp_path)
-    del workers.conf["throttle_url"]
-    app = workers.start_app(FEATURES)
-    for label in ("a", "b"):
-        app.one_hold.delay(label)
+def test_two_workers_that_declare_a_limit_differently(workers: Workers, journal: Journal, state: State) -> None:
+    """The newest declaration holds, also for the tasks that wait."""
+    app = workers.start_app(TERMS, concurrency=6, env=NO_LOOK)
+    name = f"{TERMS}.by_name"
+    for _ in range(5):
+        app.by_name.delay("acme")
     journal.wait_running(1)
-    with Redis.from_url(workers.backend) as backend:
-        State.at(backend).wait_parked(1)
-    assert redis.dbsize() == 0
-    journal.let_go("a", "b")
-    journal.wait_finished(2)
-    assert journal.max_running() == 1
-
-
-def test_no_redis_anywhere_stops_the_worker(workers: Workers, tmp_path: Path) -> None:
-    use_filesystem_broker(workers, tmp_path)
-    del workers.conf["throttle_url"]
-    workers.backend = "cache+memory://"
-    worker = workers.start(FEATURES, wait=False)
-    assert worker.wait() != 0
-    last = worker.log().splitlines()[-1]
-    assert last.startswith("Error: ")
-    assert "throttle_url" in last
-
-
-def test_workers_started_as_most_are_started(workers: Workers, journal: Journal, state: State) -> None:
-    """With mingle and gossip, which the other tests leave out."""
-    for _ in range(2):
-        workers.start(FEATURES, concurrency=4, quick=False)
-    app = workers.app(FEATURES)
-    for label in ("a", "b"):
-        app.five.delay(label)
-    journal.wait_running(2)
-    journal.let_go("a", "b")
-    journal.wait_finished(2)
+    state.wait_parked(4)
+    annotations = {name: {"limit": 3}, f"{TERMS}.paced": {"rate": "60/s"}}
+    other = workers.start(TERMS, concurrency=6, env=NO_LOOK, conf={"task_annotations": annotations})
+    other.wait_for_log(rf"limit '{name}' was declared as 1 .*3 ")
+    other.wait_for_log(rf"limit '{TERMS}.paced' was declared as 50/s \(burst 3\) .*60/s \(burst 3\)")
+    journal.wait_running(3)
+    state.wait_parked(2)
+    journal.let_go("go")
+    journal.wait_finished(5)
+    assert journal.max_running() == 3
     state.wait_empty()
-    assert all(worker.running for worker in workers.started)
+
+
+# -- by key ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limited", "acme", "init"),
+    [
+        (by_name, "acme", "init"),
+        (by_path, {"customer": "acme"}, {"customer": "init"}),
+        (by_function, {"customer": "ACME"}, {"customer": "Init"}),
+    ],
+    ids=["by_name", "by_path", "by_function"],
+)
+def test_each_key_has_its_own_permits(kit: ThrottleTest, limited: Any, acme: object, init: object) -> None:
+    """Whether it is an argument, a part of one, or the result of a function."""
+    with kit.gate() as gate:
+        limited.delay(acme)
+        app.send_task(limited.name, [init])  # as a program without our header
+        gate.wait_for(2)
+        line = [limited.delay(acme)]
+        kit.assert_line(limited, line, key="acme")
+        line.append(app.send_task(limited.name, [acme]))
+        kit.assert_line(limited, line, key="acme")
+        for key in ("acme", "init"):
+            kit.assert_held(limited, 1, key=key)
+    kit.drain()
+    kit.assert_most_at_once(limited, 1)
+
+
+HOSTILE = ["*", "a\nb", "", " ", "\0", "a\x1fb", "\x01", "\x02", "äöü \N{SNOWMAN}", "x" * 10_000, None, Decimal("1.50")]
+
+
+@pytest.mark.throttle_worker(concurrency=len(HOSTILE) + 1)
+def test_hostile_keys(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        for key in HOSTILE:
+            by_name.delay(key)
+        gate.wait_for(len(HOSTILE))
+        for waits in [by_name.delay(key) for key in HOSTILE]:
+            kit.assert_parked(waits)
+    assert len(kit.drain().succeeded) == 2 * len(HOSTILE)
+    kit.assert_most_at_once(by_name, 1)
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "why"),
+    [
+        (by_name, [], r"by_name: key: the call has no 'customer_id'"),
+        (by_path, [{"client": "acme"}], r"by_path: key: the call has no 'order\.customer'"),
+        (by_function, [{"client": "acme"}], "by_function: the function given as key raised KeyError: 'customer'"),
+        (paced_pages, ["label", 0], "paced_pages.* cost must be a whole number"),
+        (by_pages, ["label", "many"], "by_pages.* cost must be a whole number"),
+    ],
+)
+def test_a_key_or_cost_that_cannot_be_found(kit: ThrottleTest, task: Any, args: list[Any], why: str) -> None:
+    """To the caller, or as the result where a program without the library has sent it."""
+    with pytest.raises(ConfigurationError, match=why):
+        app.send_task(task.name, args).get(timeout=10)
+    kit.assert_ran(task, times=0)
+    if task is not by_name:  # this call Python refuses
+        with pytest.raises(ConfigurationError, match=why):
+            task.delay(*args)
+
+
+def test_a_retry_keeps_the_key_that_was_found_first(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        result = retried.delay("acme")
+        for attempt in ("first", "second"):
+            gate.wait_for(1)
+            kit.assert_held(retried, 1, key="acme")
+            gate.open(1 if attempt == "first" else 0)
+    assert result.get(timeout=10) == "not acme"
+
+
+# -- several -----------------------------------------------------------------------------------------------------------
+
+
+def test_with_an_identity_lock(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        first = both_once.delay("acme", "first")
+        gate.wait_for(1)
+        assert both_once.delay("acme", "first").id == first.id
+        same = app.send_task(both_once.name, ["acme", "first"])
+        both_once.delay("acme", "second")
+        kit.assert_parked(both_once.delay("acme", "third"), behind="tenant", key="acme")
+        kit.assert_duplicate(same, of=first)
+        kit.assert_held("api", 2)
+        kit.assert_held("tenant", 2, key="acme")
+        kit.assert_started(both.delay("other"))
+    assert same.get(timeout=10) == "acme"
+    kit.assert_ran(both_once, times=3)
+
+
+def test_in_canvases_and_with_a_countdown(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(), throttle.run_worker():
+        total = chord([both.s(f"t{number % 3}") for number in range(30)], collect.s())()
+        # Of the second one, the key is known only when the first has ended.
+        line = chain(plain.s("t0"), both.s(), both.s(), paced_each.s()).apply_async()
+        # A chord within a chain.
+        nested = chain(group(both.s("left"), both.s("right")), collect.s(), by_pages.si("end")).apply_async()
+        later = [both.apply_async(("t1",), countdown=0.3) for _ in range(5)]
+        assert total.get(timeout=30) == sorted(["t0", "t1", "t2"] * 10)
+        assert line.get(timeout=20) == "t0"
+        assert nested.get(timeout=20) == "end"
+        assert [result.get(timeout=20) for result in later] == ["t1"] * 5
+        throttle.drain()
+        throttle.assert_most_at_once("tenant", 2, at_most=True)
+
+
+# -- rates and costs ---------------------------------------------------------------------------------------------------
+
+
+def assert_paced(begun: Sequence[float], published: float, count: int, seconds: float, burst: int) -> None:
+    """Check by the notes of the bodies that no start was too early.
+
+    A body begins some time after the store has granted its start, so bodies can bunch up where grants did not. A
+    window of bodies may have the grants in it and in the moment before. The n-th start of all has no such excuse:
+    nothing makes it early.
+    """
+    begun = sorted(begun)
+    for number, start in enumerate(begun):
+        assert start >= published + (number + 1 - burst) * seconds / count - 0.001, f"start {number} came early"
+        window = [other for other in begun if start <= other < start + seconds]
+        assert len(window) <= count * (1 + LATE_BODY / seconds) + burst
+
+
+def test_a_rate_over_two_workers(throttle: ThrottleTest) -> None:
+    """By the real clock: the workers know when to start the next ones."""
+    with throttle.run_worker(queues=["first"]), throttle.run_worker(queues=["second"]):
+        published = time.monotonic()
+        results = [paced.apply_async(queue=("first", "second")[number % 2]) for number in range(103)]
+        assert [result.get(timeout=30) for result in results] == [""] * 103
+    assert len(starts) == 103
+    assert_paced(starts, published, 50, 1.0, 3)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_rate_in_other_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(TERMS, count=2, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
+    published = time.monotonic()
+    for number in range(30):
+        app.both.delay(f"t{number % 3}", 0.02)
+        app.paced_two.delay(f"paced{number}")
+    journal.wait_finished(60, timeout=60)
+    assert max(journal.max_running(f"t{number}") for number in range(3)) <= 2
+    assert journal.max_running(task="paced_two") <= 2
+    assert_paced([run.started for run in journal.runs(task="paced_two")], published, 50, 1.0, 1)
+    state.wait_empty()
+
+
+def test_revoked_and_expired_tasks_cost_no_start(kit: ThrottleTest) -> None:
+    for _ in range(2):
+        kit.assert_started(seldom.delay())
+    soon = datetime.now(timezone.utc) + timedelta(seconds=0.5)
+    expired = [seldom.apply_async(expires=soon) for _ in range(3)]
+    revoked = [seldom.delay() for _ in range(3)]
+    last = [seldom.delay(label) for label in "ab"]
+    kit.assert_parked(last[1])
+    app.control.revoke([result.id for result in revoked])
+    until(lambda: not any(kit.control.explain(each).place for each in revoked))  # a worker looks once a second
+    until(lambda: datetime.now(timezone.utc) > soon)
+    kit.advance(7200)  # two more starts
+    assert [result.get(timeout=10) for result in last] == ["a", "b"]
+    until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
+    assert len(starts) == 4
+
+
+@pytest.mark.throttle(worker_prefetch_multiplier=1)
+def test_start_comes_due_while_its_worker_is_busy(throttle: ThrottleTest) -> None:
+    """By the real clock. The worker that parked the tasks has no slot, so the other has to start them."""
+    busy = throttle.run_worker(concurrency=1, queues=["celery", "busy"])
+    other = throttle.run_worker(concurrency=1, queues=["celery", "other"])
+    with busy, other as full, throttle.gate(plain) as shorts, throttle.gate(long) as longs:
+        for _ in range(2):
+            plain.apply_async(queue="other")
+        until(lambda: not full.takes_messages)  # so the busy one parks these, and alone has their times
+        throttle.assert_started(second.apply_async(queue="busy"))
+        held = long.apply_async(queue="busy")
+        longs.wait_for(1)
+        due = [second.delay() for _ in range(2)]
+        for each in due:
+            throttle.assert_parked(each)
+        shorts.open()
+        for each in due:
+            each.get(timeout=10)
+        assert longs.waiting == (held.id,)
+
+
+# -- as long and as many as may be -------------------------------------------------------------------------------------
+
+
+@pytest.mark.throttle(worker_send_task_events=True)
+def test_a_start_deadline(throttle: ThrottleTest) -> None:
+    """It ends the task as Celery's own ``expires`` does, with its event, and the chord of a part."""
+    with Monitor(app) as monitor, throttle.run_worker():
+        with throttle.hold(slot):
+            late = hurried.apply_async(link_error=on_error.s())
+            whole: Any = chord([hurried.s("part"), plain.s("other part")], collect.s())()
+            in_time = patient.delay("in time")
+            for each in (late, whole.parent.results[0], in_time):
+                throttle.assert_parked(each, behind=slot)
+            throttle.advance(61)
+            throttle.assert_dropped(late, "expired")
+            throttle.assert_parked(in_time, place=1)
+            soon = datetime.now(timezone.utc) + timedelta(seconds=0.3)
+            other = chord([patient.s("expires").set(expires=soon), plain.s("third part")], collect.s())()
+            until(lambda: datetime.now(timezone.utc) > soon)
+        for each in (whole, other):
+            assert isinstance(each.get(propagate=False, timeout=10), ChordError)
+        assert hurried.delay("at once").get(timeout=10) == "at once"
+        assert in_time.get(timeout=10) == "in time"
+        for task, times in ((hurried, 1), (patient, 1), (collect, 0), (on_error, 0)):
+            throttle.assert_ran(task, times=times)  # nor does Celery call an errback of tasks that expire
+        monitor.wait_for(late.id, "task-revoked")
+    (revoked,) = [each for each in monitor.seen if each["type"] == "task-revoked" and each["uuid"] == late.id]
+    assert revoked["expired"] is True
+
+
+def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        runs = once.delay()
+        gate.wait_for(1)
+        late = app.send_task(once.name)
+        kit.assert_duplicate(late, of=runs)
+        kit.advance(61)
+        kit.assert_dropped(late, "expired")
+        assert gate.waiting == (runs.id,)
+
+
+def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) -> None:
+    """Those that are sent by name stay in the broker; without a store a call is published all the same."""
+    with throttle.cut_store():
+        unchecked = few_wait.delay("unchecked")
+    with throttle.run_worker(concurrency=2):
+        assert unchecked.get(timeout=10) == "unchecked"
+        with throttle.hold("few"):
+            throttle.assert_line("few", [few_wait.delay(), few_wait.delay()])
+            with pytest.raises(
+                LimitExceeded, match="few_wait was not published: limit 'few' has 2 parked tasks, max_parked=2"
+            ) as refused:
+                few_wait.delay()
+            assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "few")
+            for _ in range(8):
+                app.send_task(few_wait.name)
+            assert plain.delay("meanwhile").get(timeout=10) == "meanwhile"
+            throttle.settle()
+            assert throttle.control.limit("few").status().parked == 2
+            throttle.assert_ran(few_wait, times=1)
+    # The worker has stopped, and the next one gets the rest from the broker.
+    with throttle.run_worker(concurrency=2):
+        throttle.assert_ran(few_wait, times=11, within=30)
+        throttle.drain()
+        few_wait.delay().get(timeout=10)
+        throttle.assert_most_at_once("few", 1)

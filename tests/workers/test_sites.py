@@ -11,7 +11,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.testing import ThrottleTest
 from tests.support.apps import sites
 from tests.support.apps.sites import BOX, GPU, THUMBS
-from tests.support.journal import Journal, Run, peak
+from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
@@ -19,14 +19,10 @@ from tests.support.workers import Worker, Workers
 SITES, APP = "tests.support.apps.sites", sites.app
 
 
-def on(workers: Workers, host: str, lease: float = 30) -> Worker:
+def on(workers: Workers, host: str) -> Worker:
     """Start a worker of a host, which is not ready yet."""
-    tags, conf = {"THROTTLE_TAGS": f"host={host}"}, {"throttle_lease": lease}
+    tags, conf = {"THROTTLE_TAGS": f"host={host}"}, {"throttle_lease": 3}
     return workers.start(SITES, concurrency=4, env=tags, conf=conf, wait=False)
-
-
-def by_worker(runs: list[Run]) -> dict[str, int]:
-    return dict(Counter(run.worker.partition("@")[0] for run in runs))
 
 
 def fill(task: Any, journal: Journal, state: State, *, running: int, parked: int) -> None:
@@ -37,37 +33,34 @@ def fill(task: Any, journal: Journal, state: State, *, running: int, parked: int
     state.wait_parked(parked)
 
 
-def test_three_hosts(workers: Workers, journal: Journal, state: State) -> None:
-    hosts = [on(workers, host) for host in ("a", "b", "c")]
-    for worker in hosts:
-        worker.wait_ready()
-    app = workers.app(SITES)
-    fill(app.train, journal, state, running=6, parked=54)
-    while len(journal.finished()) < 54:  # all are busy until the line is shorter than the permits
-        assert by_worker(journal.running()) == dict.fromkeys((worker.name for worker in hosts), 2)
-        before = len(journal.finished())
-        journal.let_go(*(run.label for run in journal.running()[:3]))
-        journal.wait_finished(before + 3)
-        journal.wait_running(min(6, 60 - before - 3))
-    journal.let_all_go()
-    journal.wait_finished(60)
-    for worker in hosts:
-        assert peak(run for run in journal.runs() if run.worker.startswith(f"{worker.name}@")) == 2
-    state.wait_empty()
-
-
-def test_a_host_is_killed_and_another_joins(workers: Workers, journal: Journal, state: State) -> None:
-    lost, other = on(workers, "a", lease=3), on(workers, "b", lease=3)
+def test_hosts_come_and_go_and_one_is_changed(workers: Workers, journal: Journal, state: State) -> None:
+    lost, other = on(workers, "a"), on(workers, "b")
     for worker in (lost, other):
         worker.wait_ready()
+
+    def running(worker: Worker) -> int:
+        return Counter(run.worker.partition("@")[0] for run in journal.running())[worker.name]
+
     app = workers.app(SITES)
-    fill(app.train, journal, state, running=4, parked=4)
+    host = ThrottleControl(app.app).limit(GPU, key="host=a")
+    host.override(1)
+    fill(app.train, journal, state, running=3, parked=7)
+    assert state.used == {"gpu[host=a]": 1, "gpu[host=b]": 2}
+    assert (running(lost), running(other)) == (1, 2)
+    host.reset()
+    journal.wait_running(4)
+    for ended in (1, 2):  # one ends, one starts
+        journal.let_go(next(run.label for run in journal.running()))
+        journal.wait_finished(ended)
+        journal.wait_running(4)
+    assert (running(lost), running(other)) == (2, 2)
+
     lost.kill()
     until(lambda: set(state.used) == {"gpu[host=b]"})
-    assert by_worker(journal.running())[other.name] == 2, "the others go on, and get no permit of the lost host"
-    back = on(workers, "a", lease=3)
+    assert running(other) == 2, "the others go on, and get no permit of the lost host"
+    back = on(workers, "a")
     back.wait_ready()
-    until(lambda: by_worker(journal.running()).get(back.name) == 2)
+    until(lambda: running(back) == 2)
 
 
 def test_a_task_waits_for_a_worker_with_the_tag(workers: Workers, journal: Journal, state: State) -> None:
@@ -97,15 +90,3 @@ def test_a_program_takes_a_permit_of_its_own_host(throttle: ThrottleTest) -> Non
     for limit, said in ((BOX, "no permits per 'gpu_box': set throttle_tags"), (THUMBS, "take it in a task")):
         with pytest.raises(ConfigurationError, match=said):
             limit.acquire(timeout=5, app=throttle.app)
-
-
-def test_an_operator_changes_one_host(workers: Workers, journal: Journal, state: State) -> None:
-    for host in ("a", "b"):
-        on(workers, host).wait_ready()
-    app = workers.app(SITES)
-    one = ThrottleControl(app.app).limit(GPU, key="host=a")
-    one.override(1)
-    fill(app.train, journal, state, running=3, parked=3)
-    assert state.used == {"gpu[host=a]": 1, "gpu[host=b]": 2}
-    one.reset()
-    journal.wait_running(4)
