@@ -78,45 +78,40 @@ def test_wrong_setup_at_import_ends_in_one_line(workers: Workers, tmp_path: Path
 
 # -- stores ------------------------------------------------------------------------------------------------------------
 
-
-def why(url: str) -> str | None:
-    """Return why a worker would refuse a store."""
-    make: Any = connection_factory(url, Keys("throttle"))
-    return refusal(make())
+FIX = r"\(.*\): correct throttle_url \(or the broker's URL"
 
 
 @pytest.mark.parametrize("own_server", [{"options": {"requirepass": "right"}}], indirect=True)
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("redis://:wrong@{locked}/0", "refuses the user or the password (.*): correct throttle_url (or the broker's"),
-        ("redis://{locked}/0", "refuses the user or the password (.*): correct throttle_url (or the broker's"),
-        ("redis://:right@{locked}/99", "has no such database (.*): correct throttle_url (or the broker's"),
-        ("redis://{secure}/0", "speaks TLS: write rediss:// in throttle_url (or the broker's"),
-        ("rediss://{open}/0", "speaks no TLS: write redis:// in throttle_url (or the broker's"),
+        ("redis://:wrong@{locked}/0", f"refuses the user or the password {FIX}"),
+        ("redis://{locked}/0", f"refuses the user or the password {FIX}"),
+        ("redis://:right@{locked}/99", f"has no such database {FIX}"),
+        ("redis://{secure}/0", r"speaks TLS: write rediss:// in throttle_url \(or the broker's"),
+        ("rediss://{open}/0", r"speaks no TLS: write redis:// in throttle_url \(or the broker's"),
         *(
             (f"rediss://{{open}}/0?{option}=/not/there.pem", f"names /not/there.pem as {option}, which cannot be read")
             for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
         ),
         ("redis://{old}/0", r"is Redis 6\.0\.\d+, which lacks commands .*: upgrade it to 6.2 or later"),
-        ("redis://few:secret@{open}/0", None),
-        ("redis://127.0.0.1:1/0", None),
+        ("redis://few:secret@{open}/0", "None$"),  # it does not tell its version
+        ("redis://127.0.0.1:1/0", "None$"),  # it may answer yet
     ],
 )
 def test_a_store_is_refused_with_the_fix(
-    own_server: EmbeddedServer, server: EmbeddedServer, redis: Any, tmp_path: Path, url: str, said: str | None
+    own_server: EmbeddedServer, server: EmbeddedServer, redis: Any, tmp_path: Path, url: str, said: str
 ) -> None:
-    """But not one that does not tell its version, or does not answer yet."""
     version = redis.info("server")["redis_version"]
     redis.execute_command("ACL", "SETUSER", "few", "on", ">secret", "~*", "+@all", "-info")
     with TlsFront(server.port, *make_certificate(tmp_path)) as front, Relay(server.port) as relay:
         # Its scripts would fail once a second, for ever.
         relay.instead = (f"redis_version:{version}".encode(), b"redis_version:" + b"6.0.16789"[: len(version)])
         ports = {"locked": own_server.port, "secure": front.port, "open": server.port, "old": relay.port}
-        found = why(url.format(**{name: f"127.0.0.1:{port}" for name, port in ports.items()}))
+        place = url.format(**{name: f"127.0.0.1:{port}" for name, port in ports.items()})
+        make: Any = connection_factory(place, Keys("throttle"))
+        assert re.match(said, str(refusal(make())))
     redis.execute_command("ACL", "DELUSER", "few")
-    wanted = said and said.replace("(", r"\(").replace(")", r"\)")
-    assert found is None if wanted is None else re.match(wanted, str(found)), found
 
 
 class FakeClient:

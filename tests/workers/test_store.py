@@ -20,7 +20,7 @@ from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
 from tests.support.workers import ROOT, Workers
-from tests.workers.conftest import FEATURES, greeting, use_filesystem_broker
+from tests.workers.conftest import FEATURES, greeting
 
 PASSWORD, IN_URL = "se:c/r@t", "se%3Ac%2Fr%40t"
 #: The rights of the store's user in the docs: it has to be enough.
@@ -90,21 +90,6 @@ def test_a_way_to_the_store(
         journal.wait_finished(2)
         assert journal.max_running() == 1
         state.wait_empty()
-
-
-def test_result_backend_is_the_store_without_a_redis_broker(
-    workers: Workers, journal: Journal, redis: Redis, tmp_path: Path
-) -> None:
-    use_filesystem_broker(workers, tmp_path)
-    del workers.conf["throttle_url"]
-    app = workers.start_app(FEATURES)
-    journal.wait_begun(app.one_hold.delay("a"))
-    app.one.delay("b")
-    with Redis.from_url(workers.backend) as backend:
-        State.at(backend).wait_parked(1)
-    assert redis.dbsize() == 0
-    journal.let_go("a")
-    journal.wait_finished(2)
 
 
 @one_server_for_all
