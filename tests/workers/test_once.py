@@ -131,12 +131,13 @@ def test_a_second_call_gets_the_first_one(kit: ThrottleTest) -> None:
         first = plain.delay("a")
         assert plain.delay(label="a").id == first.id  # queued or running, by position or by name
         gate.wait_for(1)
-        assert plain.delay("a").id == first.id
+        duplicate = plain.delay("a")
+        assert duplicate.id == first.id
         locked = plain.locked_by("a")
         assert (locked.task_id, locked.state) == (first.id, "running")
         assert plain.delay("b").id != first.id
         gate.wait_for(2)
-    assert first.get(timeout=QUICKLY) == "a"
+    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
     kit.assert_not_locked(plain.s("a"))
     again = plain.delay("a")
     assert again.id != first.id
