@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from celery import chord
+from redis import Redis
 
 from celery_throttle import ConfigurationError, RateLimited, StoreUnavailable, Throttled, ThrottleError
 from celery_throttle.testing import ThrottleTest
-from tests.failures.tools import unacknowledged
 from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker, wait_acknowledged
 from tests.support.state import State
@@ -134,25 +134,21 @@ def test_a_hold_is_ended_early(kit: ThrottleTest) -> None:
 # -- in other pools, processes and circumstances -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo", "gevent"])
-def test_on_every_pool(workers: Workers, journal: Journal, state: State, pool: str) -> None:
-    """The test kit has the pool of threads."""
-    workers.start(LIMITED, concurrency=2, pool=pool)
-    result = workers.app(LIMITED).call.delay("a")
+@pytest.mark.parametrize(("pool", "late"), [("prefork", True), ("prefork", False), ("solo", True), ("gevent", False)])
+def test_on_every_pool(
+    workers: Workers, journal: Journal, state: State, redis: Redis, pool: str, *, late: bool
+) -> None:
+    """The test kit has the pool of threads. A task without a limit fails with the reason."""
+    running = workers.start(LIMITED, concurrency=2, pool=pool, conf={"task_acks_late": late})
+    app = workers.app(LIMITED)
+    result = app.call.delay("a")
     journal.wait_started(2, "a")
     journal.let_go("a")
     assert result.get(timeout=20) == "a after 0"
-    state.wait_empty()
-
-
-@pytest.mark.parametrize(("pool", "late"), [("prefork", True), ("prefork", False), ("solo", True)])
-def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: State, pool: str, *, late: bool) -> None:
-    running = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
-    result = workers.app(LIMITED).call_without.delay("a")
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
-        result.get(timeout=20)
+        app.call_without.delay("b").get(timeout=20)
     state.wait_empty()
-    until(lambda: not unacknowledged(workers))
+    until(lambda: not redis.exists("unacked_index"))
     assert "AttributeError" not in running.log()
 
 

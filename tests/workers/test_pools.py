@@ -99,17 +99,6 @@ def test_a_long_task_of_a_solo_worker_keeps_its_lease(workers: Workers, journal:
     assert "lease_lost" not in first.log()
 
 
-def test_children_that_are_replaced(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(FEATURES, concurrency=2, options=["--max-tasks-per-child", "1"])
-    for number in range(6):
-        app.one.delay(f"one{number}", 0.02)
-        app.plain.delay(f"plain{number}")
-    journal.wait_finished(12, timeout=40)
-    assert len({run.pid for run in journal.runs()}) == 12, "a child ran more than one task"
-    assert journal.max_running(task="features.one") == 1
-    state.wait_empty()
-
-
 @pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("gevent", "redis")])
 def test_autoscale_counts_parked_tasks(
     workers: Workers, journal: Journal, state: State, tmp_path: Path, broker: str, pool: str
@@ -138,17 +127,19 @@ def test_autoscale_counts_parked_tasks(
     state.wait_empty()
 
 
-def test_celery_rate_limit_and_countdown_work_with_ours(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(FEATURES, concurrency=4)
+def test_options_of_celery_work_with_ours(workers: Workers, journal: Journal, state: State) -> None:
+    """Its local rate limit, a countdown, and children of the pool that are replaced."""
+    app = workers.start_app(FEATURES, concurrency=4, options=["--max-tasks-per-child", "1"])
     for number in range(6):
         app.rated.delay(f"rated{number}")
         app.one.apply_async((f"later{number}", 0.05), countdown=0.5)
-    journal.wait_finished(6, task="features.one")
-    journal.wait_finished(6, task="features.rated")
+    journal.wait_finished(6, task="features.one", timeout=40)
+    journal.wait_finished(6, task="features.rated", timeout=40)
     assert journal.max_running(task="features.one") == 1
     assert journal.max_running(task="features.rated") <= 2
     assert sorted(journal.order(task="features.rated")) == [f"rated{number}" for number in range(6)]
     assert all(run.attempt == 0 for run in journal.runs())
+    assert len({run.pid for run in journal.runs()}) == 12, "a child ran more than one task"
     state.wait_empty()
 
 
