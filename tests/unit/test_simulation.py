@@ -18,6 +18,7 @@ from celery_throttle.control.overrides import Numbers
 from celery_throttle.control.simulation import MOST_TASKS, Load, Tasks, drawn, shortened, starts_of
 from celery_throttle.control.what_if import simulate_load
 from celery_throttle.store.limit_status import RateStatus
+from tests.unit.refusals import rows
 
 RUN_TIME = 2.0
 
@@ -98,14 +99,11 @@ def test_the_same_seed_gives_the_same_outcomes() -> None:
     assert rows_of(seed=3) == rows_of(seed=3) != rows_of(seed=4)
 
 
-def test_a_line_is_gone_after_as_many_rounds_as_it_fills() -> None:
-    """Eighty tasks of two seconds with eight permits: the last eight start after nine rounds."""
+def test_a_line_is_gone_later_while_tasks_arrive() -> None:
+    """Eighty tasks of two seconds with eight permits, and no others: the last eight start after nine rounds."""
     load = Load((0.0001,), RUN_TIME, spread=0.0, waits=(0.0,) * 80, running=8)
     found, _ = simulated(load, Numbers(8), 600.0)
     assert (found.gone_in, found.wait_most) == pytest.approx((20.0, 20.0))
-
-
-def test_a_line_is_gone_later_while_tasks_arrive() -> None:
     load = Load((3.0,), RUN_TIME, waits=(0.0,) * 1000, running=8)
     found, _ = simulated(load, Numbers(8), 3600.0)
     assert found.gone_in == pytest.approx(1000 / (8 / RUN_TIME - 3.0), rel=0.2)
@@ -174,22 +172,22 @@ def test_counts_of_an_outcome() -> None:
 
 
 def test_neighbours_are_a_quarter_less_and_more() -> None:
-    rows = rows_of()
-    assert {what: each.permits for what, each in rows.items()} == {"asked": 8, "fewer": 6, "more": 10}
-    waits = [rows[what].wait_p95 or 0 for what in ("fewer", "asked", "more")]
+    found = rows_of()
+    assert {what: each.permits for what, each in found.items()} == {"asked": 8, "fewer": 6, "more": 10}
+    waits = [found[what].wait_p95 or 0 for what in ("fewer", "asked", "more")]
     assert waits == sorted(waits, reverse=True)
-    assert rows["fewer"].never == "7.0 permits of work arrive for 6"
+    assert found["fewer"].never == "7.0 permits of work arrive for 6"
     assert list(rows_of(numbers=Numbers(1))) == ["asked", "more"], "there is no number below one"
     assert list(rows_of(numbers=Numbers(None))) == ["asked"]
 
 
 def test_neighbours_of_a_rate_are_other_rates() -> None:
-    rows = rows_of(numbers=Numbers(None, (RateStatus("8/s", 1), RateStatus("240/m", 10))), target=1)
-    rates = {what: [str(rate) for rate in each.rates] for what, each in rows.items()}
+    found = rows_of(numbers=Numbers(None, (RateStatus("8/s", 1), RateStatus("240/m", 10))), target=1)
+    rates = {what: [str(rate) for rate in each.rates] for what, each in found.items()}
     assert rates["fewer"] == ["8/s", "180/m (burst 10)"]
     assert rates["more"] == ["8/s", "300/m (burst 10)"]
-    assert rows["fewer"].never == "3.5 a second arrive for the rate 180/m"
-    assert rows["least"].rates[0] == RateStatus("8/s", 1)
+    assert found["fewer"].never == "3.5 a second arrive for the rate 180/m"
+    assert found["least"].rates[0] == RateStatus("8/s", 1)
 
 
 @pytest.mark.parametrize("permits", [2, 8, 40])
@@ -224,32 +222,31 @@ def test_a_simulation_prints_as_a_table() -> None:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-FIXES = {
-    "arrivals": ("arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
-    "run_time": ("run_time='x2' or run_time='0.4s'", "--runtime x2 or --runtime 0.4s"),
-    "spread": ("spread=0.5", "--spread 0.5"),
-    "lasts": ("lasts=3600", ""),
-    "target": ("target=2", ""),
-    "seed": ("seed=0", ""),
-}
-WRONG = {
-    "arrivals": ("5", "x0", True, -1),
-    "run_time": ("0s", inf),
-    "spread": (11, "1"),
-    "lasts": (0, "1h"),
-    "target": (-1,),
-    "seed": (1.5,),
-}
+#: A wrong option, and how to write it in Python and in a shell.
+WRONG = rows("""
+arrivals='5' => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals='x0' => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals=True => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals=-1 => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+run_time='0s' => run_time='x2' or run_time='0.4s' | --runtime x2 or --runtime 0.4s
+run_time=float('inf') => run_time='x2' or run_time='0.4s' | --runtime x2 or --runtime 0.4s
+spread=11 => spread=0.5 | --spread 0.5
+spread='1' => spread=0.5 | --spread 0.5
+lasts=0 => lasts=3600 |
+lasts='1h' => lasts=3600 |
+target=-1 => target=2 |
+seed=1.5 => seed=0 |
+""")
 
 
-@pytest.mark.parametrize(("option", "value"), [(option, value) for option in WRONG for value in WRONG[option]])
-def test_a_wrong_option_gets_its_name_and_the_fix(option: str, value: Any) -> None:
+@pytest.mark.parametrize(("code", "fixes"), WRONG)
+def test_a_wrong_option_gets_its_name_and_the_fix(code: str, fixes: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        read_question(**{option: value})
-    python, shell = FIXES[option]
-    assert str(caught.value).startswith(f"simulate: {option} must be ")
+        eval(f"read_question({code})")
+    python, shell = fixes.split(" |")
+    assert str(caught.value).startswith(f"simulate: {code.partition('=')[0]} must be ")
     assert str(caught.value).endswith(f"write {python}")
-    assert caught.value.shell.endswith(shell)
+    assert caught.value.shell.endswith(shell.strip())
 
 
 @pytest.mark.parametrize(
