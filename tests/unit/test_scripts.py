@@ -121,7 +121,8 @@ def test_a_server_compiles_three_texts() -> None:
 
 
 def test_script_is_named_by_its_first_argument_except_one(store: Store) -> None:
-    assert arguments(store.reap(7)) == [60000, "reap", 7], "behind the lease in milliseconds"
+    for call, own in ((store.reap(7), ["reap", 7]), (store.leave("w"), ["worker_leaves", "w"])):
+        assert arguments(call) == [60000, *own], "behind the lease in milliseconds"
     assert "if script == 'reap' then" in TEXTS["reap"]
     assert "script ==" not in TEXTS[ALONE]
 
