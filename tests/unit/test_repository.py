@@ -15,8 +15,7 @@ import yaml  # type: ignore[import-untyped]
 
 import celery_throttle
 from tests.matrix import __main__ as matrix
-from tests.matrix.__main__ import CELERYS, PYTHONS, USUAL
-from tests.matrix.cells import Outcome, Row, Versions
+from tests.matrix.__main__ import CELERYS, PYTHONS, USUAL, Outcome, Row, Versions
 from tests.support.workers import ROOT
 
 PYPROJECT, TOX = (ROOT / "pyproject.toml").read_text(), (ROOT / "tox.ini").read_text()
