@@ -227,7 +227,7 @@ def test_an_app_that_contradicts_itself_is_refused(shared: bool, lazy: bool) -> 
 
 
 @pytest.mark.parametrize("both_shared", [True, False])
-def test_shared_tasks_that_contradict_each_other_or_the_only_app_are_refused(both_shared: bool) -> None:
+def test_shared_tasks_that_contradict_others_are_refused(both_shared: bool) -> None:
     alone = make_app("alone")
     shared_task(base=Throttled, limit=Limit("api", 2), name="shared")(nothing)
     make = shared_task if both_shared else alone.task

@@ -42,7 +42,7 @@ def test_row_of_a_lost_holder_may_have_task_and_needs_alone() -> None:
     ("count", "more", "words"),
     [(1, False, "1 task is parked"), (2, False, "2 tasks are parked"), (100, True, "100 or more tasks are parked")],
 )
-def test_warning_of_a_worker_that_throttles_nothing_counts_the_parked_tasks(
+def test_warning_while_throttling_is_off_counts_parked_tasks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int, more: bool, words: str
 ) -> None:
     monkeypatch.setattr(parked_leftovers, "_parked", lambda app, group: (count, more))

@@ -116,16 +116,14 @@ WAITS = 30.0
 
 
 @pytest.fixture
-def turning() -> Iterator[Loop]:
+def turning(hub: Hub) -> Iterator[Loop]:
     """One that turns in a thread of its own."""
-    hub = Hub(Timer())
     made = Loop(hub, threaded=True)
     made.reattach()
     made.start()
     yield made
     made.stop(WAITS)
     made.close()
-    hub.close()
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def writing() -> dict[str, set[str]]:
     return {name: commands for name, commands in found.items() if commands}
 
 
-def test_no_shared_functions_or_files_need_each_other_in_a_circle() -> None:
+def test_no_shared_functions_or_files_form_a_circle() -> None:
     functions = shared_functions()
     calls = {name: {other for other in each.calls if other in functions} for name, each in functions.items()}
     files_: dict[str, set[str]] = {}

@@ -25,22 +25,16 @@ def said(task_cls: Any = "celery.app.task:Task", conf: dict[str, Any] | None = N
     return [remark for remark in remarks(app) if "shop.f" in remark]
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ({"limit": 5}, "limit=5"),
-        ({"limit": Limit("gpu", 4)}, "limit=Limit('gpu', 4)"),
-        ({"limit": 2, "key": "order_id"}, "limit=2, key='order_id'"),
-        ({"rate": "100/m"}, "rate='100/m'"),
-        ({"singleton": True, "remember": 60}, "singleton=True, remember=60"),
-        ({"unique_on": ["order_id"]}, "unique_on=['order_id']"),
-        ({"conf": {"task_annotations": {"shop.f": {"limit": 3}}}}, "limit=3"),
-    ],
-)
-def test_options_without_our_base(options: dict[str, Any], shown: str) -> None:
-    assert said(**options) == [
-        f"Task shop.f has {shown} but not base=Throttled: it is NOT limited. Write @app.task(base=Throttled, {shown})"
-    ]
+OPTIONS = ["limit=5", "limit=Limit('gpu', 4)", "limit=2, key='order_id'", "rate='100/m'", "singleton=True, remember=60"]
+
+
+@pytest.mark.parametrize("code", [*OPTIONS, "unique_on=['order_id']"])
+def test_options_without_our_base(code: str) -> None:
+    remark = (
+        f"Task shop.f has {code} but not base=Throttled: it is NOT limited. Write @app.task(base=Throttled, {code})"
+    )
+    options = eval(f"dict({code})", {"Limit": Limit})
+    assert said(**options) == said(conf={"task_annotations": {"shop.f": options}}) == [remark]
 
 
 @pytest.mark.parametrize(

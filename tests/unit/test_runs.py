@@ -207,7 +207,7 @@ def test_message_of_a_failure_goes_when_its_result_is_there(*, rejects: bool, th
     assert unreportable.happened == []
 
 
-def test_listener_of_a_request_that_fails_keeps_its_place_until_the_end() -> None:
+def test_listener_of_a_failing_request_keeps_its_place() -> None:
     request: Any = Request()
     request.reject = SimpleNamespace()
     fail(request, ValueError("no"))

@@ -73,41 +73,26 @@ settings(throttle_url='valkey://host/0') => got 'valkey://host/0': write 'redis:
 settings(throttle_url='redis-cluster://host') => write 'redis+cluster://host'
 settings(throttle_url='redis://a;redis://b') => throttle_url is one server, got 'redis://a;redis://b'
 settings(throttle_url=['redis://a']) => throttle_url must be a URL such as 'redis://host:6379/0', got
-settings(throttle_url=6379) => throttle_url must be a URL such as 'redis://host:6379/0', got 6379
-settings(throttle_broker='') => throttle_broker must be 1 to 200 printable characters, got ''
-settings(throttle_broker='a\nb') => throttle_broker must be 1 to 200 printable characters, got
 settings(throttle_broker=3) => throttle_broker must be 1 to 200 printable characters, got 3
-settings(throttle_prefix='a b') => throttle_prefix must be text without braces, wildcards and blanks, got 'a b'
 settings(throttle_prefix='') => throttle_prefix must be text without braces, wildcards and blanks, got ''
 settings(throttle_prefix='a{b}') => throttle_prefix must be text without braces, wildcards and blanks, got 'a{b}'
-settings(throttle_prefix='a*') => throttle_prefix must be text without braces, wildcards and blanks, got 'a*'
 settings(throttle_prefix=5) => throttle_prefix must be text without braces, wildcards and blanks, got 5
 settings(throttle_group='a:b') => throttle_group must be text without colons, got
-settings(throttle_lease='60') => throttle_lease must be seconds or a timedelta, from 1 to 86400, got '60': write
 settings(throttle_lease=timedelta(days=2)) => timedelta(days=2): write throttle_lease=60
 settings(throttle_lease=0.99) => from 1 to 86400, got 0.99: write throttle_lease=60
-settings(throttle_lease=86401) => from 1 to 86400, got 86401: write throttle_lease=60
+settings(throttle_lease=86401) => throttle_lease must be seconds or a timedelta, from 1 to 86400, got 86401: write
 settings(throttle_lease=float('nan')) => from 1 to 86400, got nan
-settings(throttle_lease=True) => from 1 to 86400, got True
 settings(throttle_reap_every=0) => throttle_reap_every must be seconds or a timedelta, from 1 to 86400
-settings(throttle_on_store_error='open') => one of 'hold', 'run', 'fail', got 'open': write
-settings(throttle_on_store_error='FAIL') => write throttle_on_store_error='fail'
+settings(throttle_on_store_error='FAIL') => 'hold', 'run', 'fail', got 'FAIL': write throttle_on_store_error='fail'
 settings(throttle_on_store_error=['hold']) => throttle_on_store_error must be one of 'hold', 'run', 'fail', got ['hold']
 settings(throttle_park_durability='aof') => throttle_park_durability must be one of 'memory', 'disk', 'replicas', got
-settings(throttle_park_durability=1) => throttle_park_durability must be one of 'memory', 'disk', 'replicas', got 1
-settings(throttle_environment=1) => throttle_environment must be 1 to 40 printable characters, got 1
-settings(throttle_environment='a\nb') => throttle_environment must be 1 to 40 printable characters, got
 settings(throttle_environment='x' * 41) => throttle_environment must be 1 to 40 printable characters, got
 settings(throttle_enabled='false') => must be True or False, got 'false': write throttle_enabled=False
 settings(throttle_enabled=1) => got 1: write throttle_enabled=True
-settings(throttle_enabled=0) => got 0: write throttle_enabled=False
 # -- how safe parked tasks are; a user that sets a number of replicas relies on waiting for them
 settings(throttle_park_durability='replicas', throttle_park_replicas=0) => must be a whole number from 1 to 999999999
-settings(throttle_park_durability='replicas', throttle_park_replicas=True) => throttle_park_replicas must be a whole num
-settings(throttle_park_durability='replicas', throttle_park_replicas=1.5) => throttle_park_replicas must be a whole num
 settings(throttle_park_durability='disk', throttle_park_timeout=0.05) => throttle_park_timeout must be seconds or a time
 settings(throttle_park_durability='disk', throttle_park_timeout=float('inf')) => throttle_park_timeout must be seconds
-settings(throttle_park_durability='disk', throttle_park_timeout='1') => throttle_park_timeout must be seconds
 settings(throttle_park_replicas=2) => throttle_park_replicas = 2 has no effect while throttle_park_durability is
 settings(throttle_park_replicas=1, throttle_park_durability='disk') => while throttle_park_durability is 'disk'
 settings(throttle_park_timeout=5) => throttle_park_timeout = 5.0 has no effect while throttle_park_durability is 'memory
@@ -129,7 +114,6 @@ settings(trottle_url='redis://h') => Setting 'trottle_url' has no effect: write 
 settings(celery_throttle_lease=60) => Setting 'celery_throttle_lease' has no effect: write 'throttle_lease'
 # -- as Django projects write them: with a namespace in front, or in capitals
 Settings.check_names(['CELERY_THROTTLE_LEESE'], 'celery_') => 'CELERY_THROTTLE_LEESE', did you mean 'CELERY_THROTTLE_LEA
-Settings.check_names(['THROTTLE_LEASE']) => 'THROTTLE_LEASE' has no effect in capitals: write 'throttle_lease'
 Settings.check_names(['Throttle_Lease']) => 'Throttle_Lease' has no effect in capitals: write 'throttle_lease'
 Settings.check_names(['THROTTLE_LEESE']) => 'THROTTLE_LEESE', did you mean 'throttle_lease'
 """)
