@@ -29,7 +29,6 @@ ALERTS, SCALING, METRICS = (
 )
 #: The beginning of the runbook links.
 DOCS_OF_USERS = '{{ or $externalLabels.celery_throttle_docs "docs" }}'
-#: The one that has been found, for the tests that need it (Debian: `prometheus`).
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
 
@@ -78,8 +77,7 @@ def test_its_panels_are_where_there_is_room() -> None:
 
 def test_its_labels_and_variables_are_there() -> None:
     known = {each["name"] for each in DASHBOARD["templating"]["list"]}
-    text = json.dumps(DASHBOARD)
-    assert set(re.findall(r"\$\{?(\w+)", text)) - {"__all"} == known
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) - {"__all"} == known
     labels = {label for each in queries(DASHBOARD) for label in re.findall(r"(\w+)=~", each)}
     assert labels == {"group", "limit", "queue"}
 
@@ -97,28 +95,20 @@ def test_prometheus_understands_its_queries(tmp_path: Path) -> None:
 # -- the alerts --------------------------------------------------------------------------------------------------------
 
 
-def test_alerts_are_of_metrics_that_there_are() -> None:
-    assert len(RULES) == 9
+def test_alerts_are_of_metrics_that_there_are_and_have_a_runbook() -> None:
+    """A link with the external label in front of it, and as a path in the repository without."""
+    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", ALERTS, flags=re.MULTILINE)}
+    assert len(anchors) == len(RULES) == 9
     for rule in RULES:
         assert metrics_in(rule["expr"])
         assert metrics_in(rule["expr"]) <= NAMES
         assert rule["labels"]["severity"] in {"critical", "warning"}
-
-
-def test_each_runbook_link_has_its_anchor() -> None:
-    """With the external label in front of it, and as a path in the repository without."""
-    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", ALERTS, flags=re.MULTILINE)}
-    for rule in RULES:
         link = rule["annotations"]["runbook_url"]
         page, _, anchor = link.removeprefix(DOCS_OF_USERS).partition("#")
         assert link.startswith(DOCS_OF_USERS)
         assert (DOCS / page.removeprefix("/")).read_text() == ALERTS
         assert anchor in anchors
         assert anchor == rule["alert"].lower()
-    assert len(anchors) == len(RULES)
-
-
-def test_the_external_label_is_the_one_of_the_page() -> None:
     (label,) = re.findall(r"\$externalLabels\.(\w+)", DOCS_OF_USERS)
     example = next(text for text in re.findall(r"```yaml\n(.*?)```", ALERTS, flags=re.DOTALL))
     assert list(yaml.safe_load(example)["global"]["external_labels"]) == [label]

@@ -24,14 +24,17 @@ README = (ROOT / "README.md").read_text()
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 130
-    assert len(README.split()) <= 750
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_short(page: str) -> None:
     assert len((DOCS / page).read_text().splitlines()) <= 250
+
+
+def test_the_readme_is_short_and_its_pictures_are_there() -> None:
+    assert len(README.splitlines()) <= 130
+    assert len(README.split()) <= 750
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert len(pictures) == 2
+    assert [each for each in pictures if not (ROOT / each).exists()] == []
 
 
 def first_cells(page: str) -> list[str]:
@@ -40,13 +43,10 @@ def first_cells(page: str) -> list[str]:
     return [row.strip("`") for row in rows]
 
 
-def test_the_table_of_options_has_each_option_once() -> None:
+def test_the_tables_have_each_option_and_each_setting_once() -> None:
     cells = first_cells("reference/options.md")
     options = sorted({*TASK_OPTIONS, *(each.name for each in fields(Limit) if not each.name.startswith("_"))})
     assert sorted(each for each in cells if each != "option") == options
-
-
-def test_the_table_of_settings_has_each_setting_once() -> None:
     cells = [each for each in first_cells("reference/settings.md") if each.startswith("throttle_")]
     assert sorted(cells) == sorted(f"throttle_{each.name}" for each in fields(Settings))
 
@@ -65,12 +65,6 @@ def test_a_package_index_gets_no_link_into_the_repository() -> None:
     assert all("".join(each).startswith("https://") for each in targets)
     assert "\n## More\n\nThe source archive has the docs" in shown
     assert shown.endswith("BSD-3-Clause.\n")
-
-
-def test_the_pictures_of_the_readme_are_there() -> None:
-    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
-    assert len(pictures) == 2
-    assert [each for each in pictures if not (ROOT / each).exists()] == []
 
 
 def test_the_badges_name_the_versions_that_the_package_takes() -> None:

@@ -28,6 +28,8 @@ def habits_of(folder: Path, name: str, text: str) -> list[str]:
 def test_comments_and_docstrings_are_read_and_code_is_not(tmp_path: Path) -> None:
     expected = ["a pronoun for a thing", "programs that talk", "what as a noun"]
     assert habits_of(tmp_path, "module.py", MODULE) == expected
+    text = "Return the parked tasks of a limit. A worker that stops reports what it has left.\n"
+    assert habits_of(tmp_path, "page.md", text) == []
 
 
 @pytest.mark.parametrize(
@@ -43,8 +45,3 @@ def test_comments_and_docstrings_are_read_and_code_is_not(tmp_path: Path) -> Non
 def test_each_habit_is_found(tmp_path: Path, text: str, habit: str) -> None:
     assert habits_of(tmp_path, "page.md", text) == [habit]
     assert habits_of(tmp_path, "script.lua", f"-- {text}\nlocal who = 'nobody'\n") == [habit]
-
-
-def test_plain_sentences_have_none(tmp_path: Path) -> None:
-    text = "Return the parked tasks of a limit. A worker that stops reports what it has left.\n"
-    assert habits_of(tmp_path, "page.md", text) == []

@@ -15,8 +15,6 @@ from tests.support.waiting import until
 from tests.support.workers import ROOT, alive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
 
 VARIABLE = "THIS_EXAMPLE"
@@ -33,13 +31,10 @@ class Command:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             # A shell has started us in the background, and children inherit it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        command = [sys.executable, "-m", f"examples.{name}", "--json", *(["--progress"] if progress else [])]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", f"examples.{name}", "--json"),
-                    *(["--progress"] if progress else []),
-                    *(smaller or ("--quick",)),
-                ],
+                [*command, *(smaller or ("--quick",))],
                 cwd=ROOT,
                 env=os.environ | {VARIABLE: self._mark, "TMPDIR": str(self._files)},
                 stdin=subprocess.DEVNULL,
@@ -82,29 +77,18 @@ class Command:
 
     def pids(self) -> list[int]:
         """The pids of all processes that carry its mark."""
-        return [pid for pid in _pids() if alive(pid) and self._mark in _environment(pid)]
+        found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+        return [pid for pid in found if alive(pid) and self._mark in _read(pid, "environ")]
 
     def check_nothing_left(self) -> None:
         """Fail if there is a process or a file of it."""
         # A killed process may need a moment to be gone.
-        until(lambda: not self.pids(), timeout=3, describe=lambda: [_command(pid) for pid in self.pids()])
+        until(lambda: not self.pids(), timeout=3, describe=lambda: [_read(pid, "cmdline") for pid in self.pids()])
         assert list(self._files.iterdir()) == []
-
-
-def _pids() -> Iterator[int]:
-    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-
-
-def _environment(pid: int) -> str:
-    return _read(pid, "environ")
-
-
-def _command(pid: int) -> str:
-    return _read(pid, "cmdline").replace("\0", " ")
 
 
 def _read(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace").replace("\0", " ")
     except OSError:  # gone, or of another user
         return ""

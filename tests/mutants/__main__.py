@@ -1,19 +1,79 @@
-"""``python -m tests.mutants``: change the shared Lua files, a line at a time, and print unnoticed changes."""
+"""``python -m tests.mutants``: change the shared Lua files, a line at a time, and print unnoticed changes.
+
+The store tests, simulated worlds and the search are run on each mutant, each in a copy of the repository.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import shutil
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from tests.mutants.judged import JUDGED
-from tests.mutants.mutations import Mutant, mutants
-from tests.mutants.run import STAGES, copy_of_repository, is_green
+from tests.mutants.mutations import JUDGED, SHARED, Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+_PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
+#: The runs, the quickest first.
+_STAGES: dict[str, tuple[str, ...]] = {
+    "the store tests": (
+        *(*_PYTEST, "tests/store"),
+        *(f"tests/control/test_{each}.py" for each in ("repair", "unreadable", "lost_runs")),
+    ),
+    "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
+    "the search": (*_PYTEST, "tests/explore"),
+}
+#: Seconds for one of these: a mutant may go round for ever.
+_LONGEST = 900.0
+
+
+@contextmanager
+def _copy_of_repository() -> Iterator[Path]:
+    """Yield a copy of all that the stages read. It takes one mutant after the other, so modules are compiled once."""
+    with TemporaryDirectory(prefix="throttle-mutant-") as folder:
+        for name in ("celery_throttle", "tests", "docs", "pyproject.toml"):
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(folder, name))
+        yield Path(folder)
+
+
+def _is_green(stage: str, mutant: Mutant | None, folder: Path) -> bool:
+    """Run a stage on a copy of the repository that has this mutant for as long as that takes, or none."""
+    if mutant is None:
+        return _passes(folder, _STAGES[stage])
+    changed = folder / SHARED / f"{mutant.file}.lua"
+    text = changed.read_text("utf-8")
+    changed.write_text(mutant.applied(text), "utf-8")
+    try:
+        return _passes(folder, _STAGES[stage])
+    finally:
+        changed.write_text(text, "utf-8")
+
+
+def _passes(folder: Path, arguments: tuple[str, ...]) -> bool:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **quiet) as process:
+        try:
+            return process.wait(_LONGEST) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)  # with the servers that it has started
 
 
 def _say(text: object) -> None:
@@ -33,7 +93,7 @@ def main() -> int:
     with ExitStack() as stack:
         copies: SimpleQueue[Path] = SimpleQueue()
         for _ in range(asked.jobs):
-            copies.put(stack.enter_context(copy_of_repository()))
+            copies.put(stack.enter_context(_copy_of_repository()))
         left = _survivors([each for each in taken if each not in judged], copies, asked.jobs)
     if left is None:
         return 2
@@ -50,11 +110,11 @@ def _survivors(left: list[Mutant], copies: SimpleQueue[Path], jobs: int) -> list
     def lives(mutant: Mutant | None) -> bool:
         folder = copies.get()
         try:
-            return is_green(stage, mutant, folder)
+            return _is_green(stage, mutant, folder)
         finally:
             copies.put(folder)
 
-    for stage in STAGES:
+    for stage in _STAGES:
         if not lives(None):
             _say(f"{stage}: red without any mutant, so nothing can be judged")
             return None

@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
-__all__ = ["SHARED", "Mutant", "mutants", "mutants_of"]
+__all__ = ["JUDGED", "SHARED", "Mutant", "mutants", "mutants_of"]
 
 #: Where the shared files are, from the root of the repository.
 SHARED = "celery_throttle/store/lua/gate/shared"
+
+#: Mutants that change nothing that can be seen from outside the scripts, and why, by file and line without the space
+#: before it. A new one is judged by hand.
+JUDGED = {
+    ("needs", "state.needs[text] = needs"): "a text is read once more, to the same needs, and only that takes longer",
+    ("next_starts", "state.oldest[section] = found"): "it is read once more, to the same, and only that takes longer",
+    ("starts", "if state.adds_ends then reap_ends(4) end"): "inverted, the other calls clear some: only costs change",
+}
 
 _CONDITION = re.compile(r"^(\s*(?:if|elseif|while) )(.+)( then(?: .*)?| do)$")
 _UNTIL = re.compile(r"^(\s*until )(.+)()$")
@@ -21,19 +29,11 @@ _WHOLE = re.compile(r"^\s*(?:[\w.\[\]#+, :-]+ = .+|[\w.]+\(.*\))(?: -- .*)?$")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one line.
-
-    Attributes:
-        file: the name of the shared file, without ``.lua``.
-        line: the number of the line, from 1 on.
-        what: ``"without"`` the statement, or the condition ``"inverted"``.
-        before: the line.
-        after: its replacement.
-    """
+    """One change of one line: of a shared file, by its name without ``.lua``, and of a line, counted from 1 on."""
 
     file: str
     line: int
-    what: str
+    what: str  # "without" the statement, or the condition "inverted"
     before: str
     after: str
 

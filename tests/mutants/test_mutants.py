@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from celery_throttle.store.gate_script import gate_scripts
-from tests.mutants.judged import JUDGED
-from tests.mutants.mutations import mutants, mutants_of
+from tests.mutants.mutations import JUDGED, mutants, mutants_of
 
 TEXT = """\
 -- A subject.
@@ -36,11 +35,13 @@ def test_statements_go_and_conditions_are_inverted() -> None:
     ]
 
 
-def test_all_shared_files_have_some() -> None:
+def test_all_shared_files_have_some_and_each_judged_line_once() -> None:
     found = mutants()
     assert len({str(each) for each in found}) == len(found)
     assert len(found) > 20 * len({each.file for each in found}) / 2
     assert "exchange" in gate_scripts()
+    keys = Counter(each.key for each in found)
+    assert {each: keys[each] for each in JUDGED} == dict.fromkeys(JUDGED, 1)
 
 
 def test_a_mutant_of_another_text_is_refused() -> None:
@@ -48,8 +49,3 @@ def test_a_mutant_of_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"it.lua:6 inverted: .*: the file has another line there"):
         mutant.applied(TEXT.replace("not found", "found"))
     assert "if not (not found) then" in mutant.applied(TEXT)
-
-
-def test_each_judged_line_is_in_its_file_once() -> None:
-    found = Counter(each.key for each in mutants())
-    assert {each: found[each] for each in JUDGED} == dict.fromkeys(JUDGED, 1)

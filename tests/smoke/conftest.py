@@ -16,24 +16,20 @@ from pytest_celery import CeleryBackendCluster, CeleryBrokerCluster, CeleryTestS
 from pytest_celery.api import base
 
 from tests.conftest import new_server
-from tests.smoke.containers import LocalRedis, LocalWorker, ServerProcess, WorkerProcess, write_content
+from tests.smoke.containers import LocalRedis, LocalWorker, ServerProcess, WorkerProcess
 from tests.support.journal import VARIABLE, Journal
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import _CELERY, QUICK, ROOT
 
-LEASE = 3
-
 
 class Setup(CeleryTestSetup):
-    """Short leases, so that a test can wait for them."""
-
     @classmethod
     def update_app_config(cls, app: Celery) -> None:
-        """The workers get the configuration of the test's app, too."""
+        """The workers get the configuration of the test's app, too: with leases for which a test can wait."""
         app.conf.update(
             broker_connection_retry_on_startup=True,
-            throttle_lease=LEASE,
+            throttle_lease=3,
             worker_hijack_root_logger=True,
             worker_prefetch_multiplier=1,
         )
@@ -123,7 +119,10 @@ def celery_worker_cluster(
             # pytest-celery identifies a worker by the first twelve characters of its container's id.
             host = f"smokehost{number:03}"
             directory = tmp_path / host
-            write_content(default_worker_initial_content, directory)
+            for name, text in default_worker_initial_content.items():  # of the volume of a worker
+                path = directory / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text)
             asked = shlex.join(default_worker_container_cls.command("-c", "2", *QUICK)).replace("%h", host)
             command = [sys.executable, "-c", _CELERY, str(ROOT), *shlex.split(asked)[1:]]
             processes.append(WorkerProcess(host, command, directory, {**default_worker_env, "TMPDIR": str(directory)}))

@@ -17,14 +17,20 @@ from pytest_celery import CeleryWorkerContainer, RedisContainer
 from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from tests.support.waiting import until
 
-_NO_NETWORK: dict[str, Any] = {"NetworkSettings": {"Networks": {}, "Ports": {}}}
 _READY_TIMEOUT = 60.0
 
 
-class ServerProcess:
-    """A Redis or Valkey, as Docker would show it."""
+class Process:
+    """A process, as Docker would show it."""
 
-    attrs = _NO_NETWORK
+    attrs: dict[str, Any] = {"NetworkSettings": {"Networks": {}, "Ports": {}}}  # noqa: RUF012 - as Docker has it
+
+    def reload(self) -> None:
+        """Everything here is asked anew each time."""
+
+
+class ServerProcess(Process):
+    """A Redis or Valkey."""
 
     def __init__(self, name: str, server: EmbeddedServer) -> None:
         self.name, self.server = name, server
@@ -33,9 +39,6 @@ class ServerProcess:
     @property
     def status(self) -> str:
         return "running" if self.server.running else "exited"
-
-    def reload(self) -> None:
-        """Everything here is asked anew each time."""
 
     def logs(self) -> bytes:
         return self.server.log.encode()
@@ -47,10 +50,8 @@ class ServerProcess:
         self.server.restart()
 
 
-class WorkerProcess:
-    """A worker and its pool, as Docker would show them: SIGKILL ends both, other signals go to the worker."""
-
-    attrs = _NO_NETWORK
+class WorkerProcess(Process):
+    """A worker and its pool: SIGKILL ends both, other signals go to the worker."""
 
     def __init__(self, host: str, command: Sequence[str], directory: Path, env: Mapping[str, str]) -> None:
         self.id = self.name = host
@@ -68,9 +69,6 @@ class WorkerProcess:
     def status(self) -> str:
         return "running" if self._process.poll() is None else "exited"
 
-    def reload(self) -> None:
-        """Everything here is asked anew each time."""
-
     def logs(self) -> bytes:
         return self._log.read_bytes()
 
@@ -87,8 +85,7 @@ class WorkerProcess:
 
     def restart(self, timeout: float) -> None:
         """End it warmly, within so many seconds, and start it again."""
-        if self.status == "running":
-            self._process.terminate()
+        self._process.terminate()
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -148,11 +145,3 @@ class LocalWorker(CeleryWorkerContainer):
             return self.ready_prompt in self.logs()[self._container.before :]
 
         return until(ready, timeout=timeout, describe=lambda: self.logs()[-4000:])
-
-
-def write_content(content: Mapping[str, bytes], directory: Path) -> None:
-    """Write the files into the directory that pytest-celery calls the volume of a worker."""
-    for name, text in content.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)

@@ -1,4 +1,4 @@
-"""Apps that reach no server, and the messages with which calls are refused."""
+"""Apps that reach no server, tables of wrong code, and the messages with which calls are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_throttle import ConfigurationError, Throttled
 
-__all__ = ["make_app", "message_of", "task_of"]
+__all__ = ["make_app", "message_of", "rows", "task_of"]
 
 
 def make_app(name: str = "shop", **conf: Any) -> Any:
@@ -32,3 +32,9 @@ def message_of(wrong: Callable[[], object]) -> str:
     with pytest.raises(ConfigurationError) as raised:
         wrong()
     return str(raised.value)
+
+
+def rows(table: str) -> list[Any]:
+    """Return a table, ``code => text`` in each row, as parameters named by the code; a row may go on, indented."""
+    lines = [line for line in table.replace("\n    ", " ").splitlines() if line and not line.startswith("#")]
+    return [pytest.param(*line.split(" => "), id=line.partition(" => ")[0]) for line in lines]

@@ -1,18 +1,56 @@
-"""Functions given as ``key``, ``fair_by``, ``cost`` and ``unique_on``: their arguments."""
+"""Arguments of a call: bound as Python binds them, and given to functions of ``key``, ``fair_by``, ``unique_on``."""
 
 # The defaults and the parameters of these functions are what is tried.
 # ruff: noqa: ARG001, ARG002
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from celery_throttle import ConfigurationError, Limit
+from celery_throttle.core.arguments import Binder
 from celery_throttle.tasks.registry import call_of, dedup_of, policies_of
+from tests.support.machines import on_any_machine
 from tests.unit.refusals import make_app, task_of
+
+FUNCTIONS: list[Callable[..., Any]] = [
+    lambda: None,
+    lambda a: None,
+    lambda a, b: None,
+    lambda a, b=1: None,
+    lambda a=1, b=(), c=None: None,
+    lambda a, *rest: None,
+    lambda a, **rest: None,
+    lambda a, /, b=2: None,
+    lambda a, *, b, c=3: None,
+    lambda a, b=2, *rest, c=3, **others: None,
+]
+names = st.sampled_from(["a", "b", "c", "d", "rest"])
+
+
+@on_any_machine
+@given(st.sampled_from(FUNCTIONS), st.lists(st.integers(), max_size=4), st.dictionaries(names, st.integers()))
+def test_arguments_are_bound_as_python_binds(
+    function: Callable[..., Any], args: list[int], kwargs: dict[str, int]
+) -> None:
+    try:
+        expected = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(TypeError):
+            Binder(function).bind(tuple(args), kwargs)
+        return
+    expected.apply_defaults()
+    assert list(Binder(function).bind(tuple(args), kwargs).items()) == list(expected.arguments.items())
+
+
+def test_a_method_has_its_self() -> None:
+    assert Binder("text".replace).bind(("a", "b"), {}) == {"old": "a", "new": "b", "count": -1}
 
 
 def values(task: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -59,10 +97,9 @@ CALLS: list[tuple[Callable[..., None], Callable[..., Any], tuple[Any, ...], dict
 def test_function_is_called_with_the_defaults_of_the_task(
     body: Any, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: str
 ) -> None:
-    task = task_of(body, limit=2, key=part)
+    task = task_of(body, limit=2, key=part, fair_by=part)
     assert values(task, *args, **kwargs)["keys"]["shop.f"] == expected
-    fair = task_of(body, limit=2, fair_by=part)
-    assert values(fair, *args, **kwargs)["fair"][0] == expected
+    assert values(task, *args, **kwargs)["fair"][0] == expected
 
 
 def test_cost_function_is_called_with_the_defaults_of_the_task() -> None:
@@ -70,14 +107,11 @@ def test_cost_function_is_called_with_the_defaults_of_the_task() -> None:
 
 
 def test_unique_on_function_gets_the_defaults_of_the_task() -> None:
+    all_positions = task_of(f, singleton=True, unique_on=lambda *args: args)
+    assert identity(all_positions, 1) == identity(all_positions, 1, 2)
     task = task_of(f, singleton=True, unique_on=lambda a, b: (a, b))
     assert identity(task, 1) == identity(task, 1, 2) == identity(task, a=1) == identity(task, 1, b=2)
     assert identity(task, 1) != identity(task, 1, 3)
-
-
-def test_unique_on_of_all_positions_ignores_given_defaults() -> None:
-    task = task_of(f, singleton=True, unique_on=lambda *args: args)
-    assert identity(task, 1) == identity(task, 1, 2)
 
 
 def only_names(**kw: Any) -> None: ...
@@ -90,9 +124,6 @@ def test_name_among_any_names_is_found() -> None:
     assert identity(task, cust="acme", pages=3) != identity(task, cust="zeta", pages=3)
     with_path = task_of(only_names, limit=2, key="kw.cust")  # how it had to be written before
     assert values(with_path, cust="acme")["keys"] == {"shop.f": "acme"}
-
-
-def test_name_among_any_names_that_a_call_lacks_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"^Task shop\.f: key: the call has no 'cust', only customer"):
         task_of(only_names, limit=2, key="cust").delay(customer="acme")
 
@@ -115,16 +146,10 @@ class Callables:
 
 
 @pytest.mark.parametrize("part", [coroutine, generator, async_generator, Callables()], ids=range(4))
-@pytest.mark.parametrize(
-    ("option", "others"),
-    [("key", {"limit": 2}), ("fair_by", {"limit": 2}), ("cost", {"limit": 2}), ("unique_on", {"singleton": True})],
-)
-def test_function_without_a_value_is_refused_at_binding(part: Any, option: str, others: dict[str, Any]) -> None:
-    said = (
-        rf"^Task shop\.f: the function given as {option} is (async def|a generator), and is not run as one: write def,"
-    )
-    with pytest.raises(ConfigurationError, match=said):
-        task_of(f, **{option: part}, **others)
+@pytest.mark.parametrize("option", ["key", "fair_by", "cost", "unique_on"])
+def test_function_without_a_value_is_refused_at_binding(part: Any, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"given as {option} is (async def|a generator), and is not run as "):
+        task_of(f, limit=2, singleton=True, **{option: part})
 
 
 @pytest.mark.parametrize(
@@ -139,18 +164,15 @@ def test_function_without_a_value_is_refused_at_binding(part: Any, option: str, 
     ],
     ids=range(6),
 )
-@pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})], ids=range(4)
-)
-def test_wrong_arguments_are_a_type_error_as_with_plain_celery(
-    options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    plain = make_app().task(f, shared=False)
-    with pytest.raises(TypeError) as expected:
-        plain.delay(*args, **kwargs)
-    with pytest.raises(TypeError) as raised:
-        task_of(f, **options).delay(*args, **kwargs)
-    assert str(raised.value) == str(expected.value)
+def test_wrong_arguments_are_a_type_error_as_with_plain_celery(options: dict[str, Any]) -> None:
+    plain, ours = make_app().task(f, shared=False), task_of(f, **options)
+    calls: list[Any] = [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})]
+    for args, kwargs in calls:
+        with pytest.raises(TypeError) as expected:
+            plain.delay(*args, **kwargs)
+        with pytest.raises(TypeError) as raised:
+            ours.delay(*args, **kwargs)
+        assert str(raised.value) == str(expected.value)
 
 
 def test_wrong_arguments_without_typing_are_a_type_error_too() -> None:

@@ -14,6 +14,8 @@ from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.runs import State
 from tests.support.timers import Timers
 
+NOTHING: Any = None
+
 
 class Held:
     """A run, as this module needs it."""
@@ -37,12 +39,15 @@ class Here:
         self.held = held
         self.crowds = Crowded(held, notices)
 
+    @staticmethod
+    def runs(count: int) -> list[Any]:
+        return [Held() for _ in range(count)]
+
     def crowded(self, count: int) -> list[Any]:
         """So many may not be parked, and still may not when they come again."""
-        runs = [Held() for _ in range(count)]
-        for run in runs:
+        for run in (found := self.runs(count)):
             self.again(run)
-        return runs
+        return found
 
     def again(self, run: Any) -> None:
         self.crowds.hold(run, self.again)
@@ -51,11 +56,14 @@ class Here:
         self.held.pause(runs, why, 1.0, lambda here: None)
 
 
-def test_broker_delivers_as_before_when_nothing_is_held() -> None:
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+def test_broker_delivers_as_before_when_nothing_is_held(here: Here) -> None:
     """More than count wait since as many are parked as may be; when they come again, the store refuses their call."""
-    here = Here()
-    runs: list[Any] = [Held() for _ in range(250)]
-    for run in runs:
+    for run in here.runs(250):
         here.crowds.hold(run, lambda run: here.put_off([run]))
     assert here.more[-1] == 200
     here.timers.ring()
@@ -66,12 +74,11 @@ def test_broker_delivers_as_before_when_nothing_is_held() -> None:
 
 @pytest.mark.parametrize("count", [200, 205])
 def test_large_number_of_held_tasks_is_logged_once_a_minute(
-    count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: Here, count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each comes again every few seconds, one by one, and is held again."""
     now = 100.0
     monkeypatch.setattr(crowded_module, "monotonic", lambda: now)
-    here = Here()
     here.crowded(count)
     here.timers.ring()
     assert caplog.text.count("tasks wait in this worker") == 1
@@ -80,8 +87,7 @@ def test_large_number_of_held_tasks_is_logged_once_a_minute(
     assert caplog.text.count("tasks wait in this worker") == 2
 
 
-def test_task_that_may_not_be_parked_comes_again_each_time() -> None:
-    here = Here()
+def test_task_that_may_not_be_parked_comes_again_each_time(here: Here) -> None:
     (run,) = here.crowded(1)
     for _ in range(3000):
         here.timers.ring()
@@ -92,38 +98,28 @@ def test_task_that_may_not_be_parked_comes_again_each_time() -> None:
 
 
 def test_redelivered_message_is_not_held_any_more() -> None:
-    here = Here()
-    runs: list[Any] = [*here.crowded(3), refused := Held()]
-    here.put_off([refused])
+    """Nor is its run woken by a pause that was asked for before it was held again."""
+    here, woken = Here(), list[Any]()
+    runs = [*here.crowded(3), refused := here.runs(1)[0]]
+    here.held.pause([refused], State.STORE_REFUSES, 1.0, woken.extend)
     here.held.forget()
     assert {run.state for run in runs} == {State.GONE}
-    here.timers.ring()
+    here.held.pause([refused], State.STORE_REFUSES, 1.0, woken.extend)
+    for _ in range(4):
+        here.timers.ring_one()
+    assert not woken
+    assert [run in here.held for run in runs] == [False, False, False, True]
+    here.timers.ring_one()
+    assert woken == [refused]
     assert here.more[-1] == 0, "the next connection begins with Celery's own number"
-    assert not any(run in here.held for run in runs)
     here.crowded(1)
-    here.put_off([Held()])
+    here.put_off(here.runs(1))
     assert here.more[-2:] == [1, 2]
 
 
-def test_held_run_is_not_woken_by_an_earlier_pause() -> None:
-    """It was asked for before the run was held again."""
-    here = Here()
-    woken: list[Any] = []
-    run: Any = Held()
-    here.held.pause([run], State.STORE_REFUSES, 1.0, woken.extend)
-    here.held.forget()
-    here.held.pause([run], State.STORE_REFUSES, 1.0, woken.extend)
-    here.timers.ring_one()
-    assert not woken
-    assert run in here.held
-    here.timers.ring_one()
-    assert woken == [run]
-
-
-def test_forgotten_runs_keep_the_reason_that_is_spared() -> None:
+def test_forgotten_runs_keep_the_reason_that_is_spared(here: Here) -> None:
     """A stopping worker still waits for unsafe messages."""
-    here = Here()
-    saving, away = Held(), Held()
+    saving, away = here.runs(2)
     here.held.hold(saving, State.SAVING)
     here.held.hold(away, State.STORE_AWAY)
     here.held.forget(State.SAVING)
@@ -132,16 +128,13 @@ def test_forgotten_runs_keep_the_reason_that_is_spared() -> None:
     assert here.more[-1] == 1
 
 
-def test_lost_store_lets_others_in_for_runs_of_its_last_call() -> None:
+def test_lost_store_lets_others_in_for_runs_of_its_last_call(here: Here) -> None:
     """They may wait for the store for as long as those that it was not asked about."""
-    here = Here()
-    asking, parking, unsent = runs = [Held(), Held(), Held()]
-    here.held.hold(asking, State.ASKING)
-    here.held.hold(parking, State.PARKING)
-    here.held.hold(unsent, State.ASKING)
-    nothing: Any = None
-    outage = Outage("", "hold", here.held, nothing, nothing)
-    outage.begin(ConnectionError("lost"), {unsent})  # type: ignore[arg-type]
+    runs = here.runs(3)
+    for run, state in zip(runs, (State.ASKING, State.PARKING, State.ASKING), strict=True):
+        here.held.hold(run, state)
+    outage = Outage("", "hold", here.held, NOTHING, NOTHING)
+    outage.begin(ConnectionError("lost"), {runs[2]})
     assert [run.state for run in runs] == [State.UNSURE, State.MAYBE_PARKED, State.STORE_AWAY]
     assert here.more[-1] == len(runs)
     outage.begin(ConnectionError("lost again"), set())
@@ -152,16 +145,14 @@ def test_lost_store_lets_others_in_for_runs_of_its_last_call() -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_outage_leaves_runs_of_a_stopping_worker_to_the_broker(*, again: bool) -> None:
     """A signal has begun a cold shutdown while the first run fails."""
-    here = Here()
-    runs: list[Any] = [Held(), Held()]
-    failed: list[Any] = []
+    here, failed = Here(), list[Any]()
+    runs = here.runs(2)
 
     def fail(run: Any, error: Exception) -> None:  # noqa: ARG001 - as in BackendAway
         failed.append(run)
         here.held.forget()
 
-    nothing: Any = None
-    outage = Outage("", "fail", here.held, nothing, fail)
+    outage = Outage("", "fail", here.held, NOTHING, fail)
     if again:  # the connection came back, and broke before the store answered
         outage.unreachable(ConnectionError("refused"))
     for run in runs:

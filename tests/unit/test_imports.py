@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import celery_throttle
 
+Node = TypeVar("Node", bound=ast.AST)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 ROOT = Path(celery_throttle.__file__).parent
 #: Modules that set attributes of others, with reasons.
 STEERS = {
@@ -31,9 +34,7 @@ STEERS = {
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
     "celery_throttle.worker.celery_side.prefetch": {"qos"},  # which sets how many messages the worker may take
     "celery_throttle.worker.celery_side.unthrottled": {"task"},  # as Celery's autoretry_for does
-    "celery_throttle.worker.celery_side.remember": {
-        "backends"
-    },  # where a result that cannot be kept makes a failure of a success
+    "celery_throttle.worker.celery_side.remember": {"backends"},  # which fail a success whose result cannot be kept
     "celery_throttle.testing.cut": {"pool"},  # whose connections a test can cut
     # Celery's worker in the process of a test; of a lost one nothing is reported.
     "celery_throttle.testing.workers": {"self", "throttling", "connection"},
@@ -42,14 +43,12 @@ STEERS = {
 
 #: Lines of a file, which has one subject.
 MOST_LINES = 400
-
-
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
-
-
-FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+#: Methods that run while an object is made.
+MAKERS = {"__init__", "__new__", "__post_init__", "_begin"}
+FILES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,95 +56,55 @@ def modules() -> dict[str, ast.AST]:
     return {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 
 
+def nodes(tree: ast.AST, kind: type[Node]) -> list[Node]:
+    return [node for node in ast.walk(tree) if isinstance(node, kind)]
+
+
 def imports(tree: ast.AST, modules: Mapping[str, object]) -> set[str]:
     """Return the names that a file imports from the package, anywhere in it, also for types alone."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{each.name}" for each in node.names]
-            found |= {name if name in modules else str(node.module) for name in names}
-        elif isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
+    found = {each.name for node in nodes(tree, ast.Import) for each in node.names}
+    for node in nodes(tree, ast.ImportFrom):
+        names = [f"{node.module}.{each.name}" for each in node.names]
+        found |= {name if name in modules else str(node.module) for name in names}
     return found & modules.keys()
-
-
-def circle(modules: Mapping[str, ast.AST]) -> list[str]:
-    """Some files that import each other in a circle."""
-    graph = {name: imports(tree, modules) for name, tree in modules.items()}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
-def test_no_file_is_long() -> None:
-    lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
-    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
-
-
-def classes(modules: Mapping[str, ast.AST]) -> dict[str, ast.ClassDef]:
-    return {node.name: node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-
-
-def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
-    return {node.name: node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
 
 
-def set_by(function: ast.AST) -> set[str]:
-    """The attributes of itself that a method sets."""
-    return {
-        node.attr
-        for node in ast.walk(function)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node)
-    }
+def stored(function: ast.AST) -> list[ast.Attribute]:
+    """Return the attributes to which a function gives a value."""
+    types_alone = [node.target for node in nodes(function, ast.AnnAssign) if node.value is None]
+    found = [node for node in nodes(function, ast.Attribute) if isinstance(node.ctx, ast.Store)]
+    return [node for node in found if node not in types_alone]
 
 
-def promised(function: ast.AST) -> set[str]:
-    """The attributes that a method has a type for and no value."""
-    annotated = (node for node in ast.walk(function) if isinstance(node, ast.AnnAssign) and node.value is None)
-    return {node.target.attr for node in annotated if isinstance(node.target, ast.Attribute)}
+def own_set_in(methods: Iterable[ast.AST]) -> set[str]:
+    return {node.attr for method in methods for node in stored(method) if is_own(node)}
 
 
-def is_record(of: ast.ClassDef) -> bool:
-    """Whether its objects get a value for each field that it names."""
-    return any("dataclass" in ast.unparse(each) for each in of.decorator_list)
+def set_at_first(of: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and the like."""
+    record = any("dataclass" in ast.unparse(each) for each in of.decorator_list)
+    fields = [node for node in of.body if isinstance(node, ast.Assign | ast.AnnAssign) and (node.value or record)]
+    found = {name.id for node in fields for name in nodes(node, ast.Name)}
+    found |= own_set_in(node for node in nodes(of, ast.FunctionDef) if node.name in MAKERS)
+    bases = {name.id for base in of.bases for name in nodes(base, ast.Name)} & known.keys() - {of.name}
+    return found.union(*(set_at_first(known[base], known) for base in bases))
 
 
-def of_its_beginning(of: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> set[str]:
-    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and its callees."""
-    own, todo, seen = methods(of), ["__init__", "__new__", "__post_init__"], set()
-    fields = [
-        node for node in of.body if isinstance(node, ast.Assign | ast.AnnAssign) and (node.value or is_record(of))
-    ]
-    found = {target.id for node in fields for target in ast.walk(node) if isinstance(target, ast.Name)}
-    while todo:
-        name = todo.pop()
-        if name in seen or name not in own:
-            continue
-        seen.add(name)
-        found |= set_by(own[name]) - promised(own[name])
-        calls = (node.func for node in ast.walk(own[name]) if isinstance(node, ast.Call))
-        todo += [call.attr for call in calls if isinstance(call, ast.Attribute) and is_own(call)]
-    bases = (node.id for base in of.bases for node in ast.walk(base) if isinstance(node, ast.Name))
-    return found.union(*(of_its_beginning(known[base], known) for base in bases if base in known and base != of.name))
-
-
-def set_later(modules: Mapping[str, ast.AST], known: Mapping[str, ast.ClassDef]) -> Iterator[str]:
-    """Yield the attributes that a class first gets after its objects are made."""
-    for name, each in classes(modules).items():
-        late = set().union(*map(set_by, methods(each).values())) - of_its_beginning(each, known)
-        yield from (f"{name}.{attribute}" for attribute in sorted(late))
+def set_later(modules: Mapping[str, ast.AST]) -> list[str]:
+    """Return the attributes that a class first gets after its objects are made."""
+    known = {each.name: each for tree in modules.values() for each in nodes(tree, ast.ClassDef)}
+    found = {(name, late) for name, of in known.items() for late in own_set_in(of.body) - set_at_first(of, known)}
+    return sorted(f"{name}.{late}" for name, late in found)
 
 
 def made_by(function: ast.AST) -> Iterator[str]:
     """Yield the names of values that a function makes by calling a class."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+    for node in nodes(function, ast.Assign):
+        if isinstance(node.value, ast.Call):
             maker = ast.unparse(node.value.func).rpartition(".")[2]
             if maker == "cls" or maker[0].isupper():
                 yield from map(ast.unparse, node.targets)
@@ -153,21 +112,19 @@ def made_by(function: ast.AST) -> Iterator[str]:
 
 def set_from_outside(tree: ast.AST) -> Iterator[str]:
     """Yield the attributes that are set on an object by others than itself and the function that made it."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions: list[Function] = [*nodes(tree, ast.FunctionDef), *nodes(tree, ast.AsyncFunctionDef)]
     for function in functions:
         made = set(made_by(function))
-        for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not is_own(node):
-                owner = ast.unparse(node.value)
-                yield from () if owner in made else (f"{owner}.{node.attr} in {function.name}",)
+        owners = [(ast.unparse(node.value), node.attr) for node in stored(function) if not is_own(node)]
+        yield from (f"{owner}.{name} in {function.name}" for owner, name in owners if owner not in made)
 
 
 def test_no_files_import_each_other(modules: dict[str, ast.AST]) -> None:
-    assert circle(modules) == []
+    TopologicalSorter({name: imports(tree, modules) for name, tree in modules.items()}).prepare()  # else CycleError
 
 
 def test_objects_are_whole_when_they_are_made(modules: dict[str, ast.AST]) -> None:
-    assert list(set_later(modules, classes(modules))) == []
+    assert set_later(modules) == []
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -182,44 +139,31 @@ def test_modules_set_no_attributes_of_others(modules: dict[str, ast.AST], name: 
 # -- that these tests would see it -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        {"a": "import b", "b": "def f():\n    import a"},
-        {"p.a": "from p import b", "p.b": "if TYPE_CHECKING:\n    from p.a import A"},
-        {"a": "import b", "b": "import c", "c": "from a import x"},
-    ],
-    ids=str,
-)
-def test_a_circle_is_seen(texts: dict[str, str]) -> None:
-    assert circle({name: ast.parse(text) for name, text in texts.items()})
+def test_all_imports_are_seen() -> None:
+    text = "import a\nif TYPE_CHECKING:\n    from p.b import B\ndef f():\n    from p import c"
+    assert imports(ast.parse(text), dict.fromkeys(["a", "p", "p.b", "p.c"])) == {"a", "p.b", "p.c"}
 
 
 @pytest.mark.parametrize(
     ("body", "late"),
     [
         ("x = 1\n def f(self): self.x = 2", []),
-        ("x: int\n def f(self): self.x = 2", ["A.x"]),
-        ("def __init__(self): self.f()\n def f(self): self.x = 2", []),
-        ("def __init__(self): self.y = 1\n def f(self, x): self.x = x", ["A.x"]),
-        ("def __init__(self): self.y = 1\n def f(self): self.x = 2", ["A.x"]),
-        ("def __init__(self): self.x: int\n def f(self): self.x = 2", ["A.x"]),
+        ("def __init__(self): self.x = 1\n def f(self): self.x = 2", []),
+        ("x: int\n def f(self): self.x = 2", ["A.x", "B.x"]),
+        ("def __init__(self): self.y = 1\n def f(self): self.x = 2", ["A.x", "B.x"]),
+        ("def __init__(self): self.x: int\n def f(self): self.x = 2", ["A.x", "B.x"]),
     ],
     ids=str,
 )
 def test_an_object_that_is_not_whole_is_seen(body: str, late: list[str]) -> None:
-    tree = ast.parse(f"class A:\n {body}\nclass B(A):\n def g(self): self.x = 3\n")
-    found = list(set_later({"m": tree}, classes({"m": tree})))
-    assert found == [*late, *(["B.x"] if late else [])]
+    assert set_later({"m": ast.parse(f"class A:\n {body}\nclass B(A):\n def g(self): self.x = 3\n")}) == late
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("def f(run): run.permit = True", ["run.permit in f"]),
         ("def f(self): self.gate.leases = self._leases = 1", ["self.gate.leases in f"]),
         ("def f(): run = find(); run.permit = True", ["run.permit in f"]),
-        ("def f(self): self.x = 1", []),
         ("def f(): timer = Timer(1); timer.daemon = True", []),
     ],
     ids=str,
@@ -233,18 +177,10 @@ def test_each_name_that_another_file_imports_is_listed(modules: Mapping[str, ast
     unlisted = {
         (name, each.name)
         for tree in modules.values()
-        for imported in ast.walk(tree)
-        if isinstance(imported, ast.ImportFrom) and (name := imported.module or "") in modules
+        for imported in nodes(tree, ast.ImportFrom)
+        if (name := imported.module or "") in modules
         for each in imported.names
-        if f"{name}.{each.name}" not in modules and each.name not in listed(modules[name])
-        if hasattr(import_module(name), each.name)
+        if f"{name}.{each.name}" not in modules and hasattr(import_module(name), each.name)
+        if each.name not in getattr(import_module(name), "__all__", [])
     }
     assert not unlisted
-
-
-def listed(tree: ast.AST) -> list[str]:
-    """Return the names in ``__all__``."""
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__":
-            return [ast.literal_eval(name) for name in getattr(each.value, "elts", [])]
-    return []

@@ -29,6 +29,12 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
+def in_background(function: Any) -> threading.Thread:
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread
+
+
 class Server:
     """Greets each client, then sends the test's bytes."""
 
@@ -37,8 +43,7 @@ class Server:
         self.url = f"redis://127.0.0.1:{self._listening.getsockname()[1]}"
         self.peer: socket.socket
         self._greeting = threading.Event()
-        self._thread = threading.Thread(target=self._greet)
-        self._thread.start()
+        self._thread = in_background(self._greet)
 
     def _greet(self) -> None:
         self.peer, _ = self._listening.accept()
@@ -64,24 +69,24 @@ def server() -> Iterator[Server]:
 
 
 class Linked:
-    """A link to the server, on a loop that the test turns."""
+    """A link to a server, on a loop that the test turns."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, url: str, lease: float = 60.0) -> None:
         self.hub: Any = Hub(Timer())
         self.loop = Loop(self.hub, threaded=False)
         self.loop.reattach()
         self.broken: list[Exception] = []
         self.replies: list[Any] = []
-        nothing = lambda *args: None  # noqa: E731
-        make = connection_factory(server.url)
+        self.failed: list[float] = []
+        nothing: Any = lambda *args: None  # noqa: E731
+        failed: Any = lambda error: self.failed.append(monotonic())  # noqa: E731
         self.timekeeper = Timekeeper()
-        self.link = Link(self.loop, self.timekeeper, make, 60.0, nothing, self.broken.append, nothing)
+        make = connection_factory(url)
+        self.link = Link(self.loop, self.timekeeper, make, lease, nothing, self.broken.append, failed)
         self.link.connect()
-        self.turn_until(lambda: self.link.up)
-        server.greeted()
 
-    def ask(self) -> None:
-        self.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), self.replies.append)
+    def ask(self, reader: Any = None) -> None:
+        self.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), reader or self.replies.append)
 
     def turn_until(self, condition: Any, timeout: float = 5) -> None:
         def turned() -> Any:
@@ -100,61 +105,50 @@ class Linked:
 
 @pytest.fixture
 def linked(server: Server) -> Iterator[Linked]:
-    made = Linked(server)
+    made = Linked(server.url)
+    made.turn_until(lambda: made.link.up)
+    server.greeted()
     yield made
     made.close()
 
 
+def unreadable(raw: object) -> None:
+    """Read a reply as a text, which it is not."""
+    read(bytes.decode, raw)
+
+
 @pytest.mark.parametrize(
-    ("asked", "said", "replies"),
+    ("readers", "said", "replies"),
     [
-        pytest.param(True, b"$10\r\nhalf", [NoAnswer], id="one that stops half way is no reply"),
-        pytest.param(True, b":no number\r\n", [StoreUnavailable], id="a number that is none"),
-        pytest.param(True, b"$x\r\nab\r\n", [StoreUnavailable], id="a length that is none"),
-        pytest.param(True, b"*1\r\n:\xff\r\n", [StoreUnavailable], id="a list with a number that is none"),
+        pytest.param([None], b"$10\r\nhalf", [NoAnswer], id="one that stops half way is no reply"),
+        pytest.param([None], b":no number\r\n", [StoreUnavailable], id="a number that is none"),
+        pytest.param([None], b"$x\r\nab\r\n", [StoreUnavailable], id="a length that is none"),
+        pytest.param([None], b"*1\r\n:\xff\r\n", [StoreUnavailable], id="a list with a number that is none"),
         # Which call the next one would belong to cannot be known any more.
-        pytest.param(False, b"+unasked\r\n", [], id="one that was not asked for"),
-        pytest.param(False, b"?\r\n", [], id="one of no kind"),
+        pytest.param([], b"+unasked\r\n", [], id="one that was not asked for"),
+        pytest.param([], b"?\r\n", [], id="one of no kind"),
+        # It counts as lost: other pending calls get an error, and the call can be sent again.
+        pytest.param([unreadable, None], b"$1\r\n\xff\r\n:7\r\n", [StoreUnavailable], id="unreadable to its reader"),
     ],
 )
 def test_reply_that_is_none_breaks_the_connection(
-    server: Server, linked: Linked, asked: bool, said: bytes, replies: list[type[Exception]]
+    server: Server, linked: Linked, readers: list[Any], said: bytes, replies: list[type[Exception]]
 ) -> None:
-    if asked:
-        linked.ask()
+    for reader in readers:
+        linked.ask(reader)
     server.peer.sendall(said)
-
     linked.turn_until(lambda: linked.broken)
-
     assert [type(reply) for reply in linked.replies] == replies
-    assert len(linked.broken) == 1
-    assert not linked.link.up
-
-
-def test_reply_unreadable_to_its_reader_breaks_the_connection(server: Server, linked: Linked) -> None:
-    """It counts as lost: other pending calls get an error, and the call can be sent again."""
-
-    def unreadable(raw: object) -> None:
-        read(bytes.decode, raw)
-
-    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), unreadable)
-    linked.ask()
-    server.peer.sendall(b"$1\r\n\xff\r\n:7\r\n")
-
-    linked.turn_until(lambda: linked.broken)
-
-    assert [type(error) for error in linked.broken] == [UnreadableReply]
-    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
+    (error,) = linked.broken
+    assert unreadable not in readers or isinstance(error, UnreadableReply)
     assert not linked.link.up
 
 
 def test_error_after_a_reply_leaves_the_connection(server: Server, linked: Linked) -> None:
-    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), lambda raw: {}[raw])
+    linked.ask(lambda raw: {}[raw])
     linked.ask()
     server.peer.sendall(b":1\r\n:7\r\n")
-
     linked.turn_until(lambda: linked.replies)
-
     assert linked.replies == [7]
     assert linked.link.up
 
@@ -164,9 +158,7 @@ def test_slow_command_of_the_server_is_waited_for(server: Server, linked: Linked
     linked.timekeeper.start()
     linked.link.wait(("WAIT", 1, 3000), 3.0, linked.replies.append)
     threading.Timer(1.5 * TIMEOUT, server.peer.sendall, [b":1\r\n"]).start()
-
     linked.turn_until(lambda: linked.replies or linked.broken)
-
     assert (linked.replies, linked.broken) == ([1], [])
 
 
@@ -182,30 +174,14 @@ def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked)
 
 
 def test_reconnecting_never_waits_for_longer_than_a_third_lease() -> None:
-    timekeeper, tried = Timekeeper(), list[float]()
-    hub: Any = Hub(Timer())
-    loop = Loop(hub, threaded=False)
-    loop.reattach()
-    nothing = lambda *args: None  # noqa: E731
-    make = connection_factory(f"redis://127.0.0.1:{free_port()}")  # no server is there
-    link = Link(loop, timekeeper, make, 0.6, nothing, nothing, lambda error: tried.append(monotonic()))
-    timekeeper.start()
-    link.connect()
-
-    def turned() -> bool:
-        loop.wake()
-        hub.run_once()
-        return len(tried) >= 8
-
+    linked = Linked(f"redis://127.0.0.1:{free_port()}", lease=0.6)  # no server is there
+    linked.timekeeper.start()
     try:
-        until(turned)
-        pauses = [after - before for before, after in pairwise(tried)]
-        assert min(pauses[-3:]) < 0.2 + 0.2, "the pause grows and grows"
+        linked.turn_until(lambda: len(linked.failed) >= 8)
     finally:
-        link.close()
-        timekeeper.stop()
-        loop.close()
-        hub.close()
+        linked.close()
+    pauses = [after - before for before, after in pairwise(linked.failed)]
+    assert min(pauses[-3:]) < 0.2 + 0.2, "the pause grows and grows"
 
 
 def test_a_call_that_moves_is_not_lost_however_long_it_takes(server: Server, linked: Linked) -> None:
@@ -225,8 +201,7 @@ def test_a_call_that_moves_is_not_lost_however_long_it_takes(server: Server, lin
             time.sleep(0.15 * TIMEOUT)
         server.peer.sendall(b"+OK\r\n")
 
-    reader = threading.Thread(target=read_slowly)
-    reader.start()
+    reader = in_background(read_slowly)
     linked.turn_until(lambda: linked.replies or linked.broken, 60)
     reader.join()
     assert (linked.replies, linked.broken) == ([b"OK"], [])
@@ -236,9 +211,7 @@ def test_a_call_that_moves_is_not_lost_however_long_it_takes(server: Server, lin
 def test_a_call_that_stops_moving_is_lost(linked: Linked) -> None:
     linked.timekeeper.start()
     linked.link.wait(("SET", "key", b"x" * (30 << 20)), 0, linked.replies.append)
-
     linked.turn_until(lambda: linked.broken)
-
     assert [type(reply) for reply in linked.replies] == [NoAnswer]
 
 
@@ -254,8 +227,7 @@ def test_calls_after_a_stuck_one_come_after_it(server: Server, linked: Linked) -
                 got.extend(server.peer.recv(1 << 20))
         server.peer.sendall(b"+1\r\n+2\r\n")
 
-    reader = threading.Thread(target=read)
-    reader.start()
+    reader = in_background(read)
     linked.turn_until(lambda: len(linked.replies) == 2, 30)
     reader.join()
     assert linked.replies == [b"1", b"2"]

@@ -1,15 +1,19 @@
-"""The gate's loop on a hub."""
+"""The gate's loop on a hub, and how long the thread that consumes waits there for answers to remote control."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
+from celery_throttle.control import remote_step
+from celery_throttle.control.remote_step import Remote
+from celery_throttle.version import versions
 from celery_throttle.worker.loop import Loop
 from tests.support.waiting import until
 
@@ -18,6 +22,14 @@ from tests.support.waiting import until
 def hub() -> Iterator[Hub]:
     made = Hub(Timer())
     yield made
+    made.close()
+
+
+@pytest.fixture
+def loop(hub: Hub) -> Iterator[Loop]:
+    made = Loop(hub, threaded=False)
+    yield made
+    made.stop(30)
     made.close()
 
 
@@ -31,42 +43,35 @@ def test_nothing_of_ours_is_on_the_hub_before_it_begins(hub: Hub) -> None:
     assert not hub.readers
 
 
-def test_a_post_before_that_is_not_lost(hub: Hub) -> None:
+def test_a_post_before_that_is_not_lost(hub: Hub, loop: Loop) -> None:
     done: list[str] = []
-    loop = Loop(hub, threaded=False)
     loop.post(done.append, "early")
     loop.reattach()
     hub.run_once()
     assert done == ["early"]
-    loop.close()
 
 
-def wait_for(door: threading.Event) -> None:
-    door.wait()
-
-
-def test_loop_goes_on_in_a_thread_when_its_hub_has_stopped(hub: Hub) -> None:
+def test_loop_goes_on_in_a_thread_when_its_hub_has_stopped(hub: Hub, loop: Loop) -> None:
     """A caller that posts does not wait for a busy loop, and gets the result when it asks."""
-    loop = Loop(hub, threaded=False)
     loop.reattach()
     loop.turn()
     loop.detach()
     assert not hub.readers
     door, done = threading.Event(), list[str]()
 
-    loop.post(wait_for, door)
+    def busy() -> None:
+        door.wait()
+
+    loop.post(busy)
     loop.post(done.append, "posted")
 
     assert not done
     assert not loop.wait(lambda: True, 0.01)
     door.set()
     assert loop.wait(lambda: done == ["posted"], 30)
-    loop.stop(30)
-    loop.close()
 
 
-def test_moved_loop_reads_the_same_connections(hub: Hub) -> None:
-    loop = Loop(hub, threaded=False)
+def test_moved_loop_reads_the_same_connections(loop: Loop) -> None:
     loop.reattach()
     ours, theirs = socket.socketpair()
     read: list[bytes] = []
@@ -76,12 +81,10 @@ def test_moved_loop_reads_the_same_connections(hub: Hub) -> None:
         theirs.sendall(b"hello")
         until(lambda: read == [b"hello"])
         loop.stop(30)
-        loop.close()
 
 
-def test_function_posted_by_a_posted_one_runs_after_it(hub: Hub) -> None:
+def test_function_posted_by_a_posted_one_runs_after_it(loop: Loop) -> None:
     """Else a sender would get a lost connection in the middle of its own work, again and again."""
-    loop = Loop(hub, threaded=False)
     loop.reattach()
     loop.detach()
     order: list[str] = []
@@ -92,8 +95,6 @@ def test_function_posted_by_a_posted_one_runs_after_it(hub: Hub) -> None:
 
     loop.post(outer)
     assert loop.wait(lambda: order == ["outer", "inner"], 30)
-    loop.stop(30)
-    loop.close()
 
 
 def test_loop_that_stops_does_not_wait_for_an_event(hub: Hub) -> None:
@@ -107,3 +108,72 @@ def test_loop_that_stops_does_not_wait_for_an_event(hub: Hub) -> None:
     loop.stop(10)
     assert "celery-throttle-gate" not in {each.name for each in threading.enumerate()}
     loop.close()
+
+
+# -- answers to remote control, which wait no longer than they have to -------------------------------------------------
+
+WAITS = 30.0
+
+
+@pytest.fixture
+def turning(hub: Hub) -> Iterator[Loop]:
+    """One that turns in a thread of its own."""
+    made = Loop(hub, threaded=True)
+    made.reattach()
+    made.start()
+    yield made
+    made.stop(WAITS)
+    made.close()
+
+
+@pytest.fixture
+def door() -> Iterator[threading.Event]:
+    """Open at the end, for every thread that still waits."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def test_error_in_the_loop_reaches_the_caller(turning: Loop) -> None:
+    with pytest.raises(ZeroDivisionError):
+        turning.ask(lambda: 1 // 0, WAITS)
+
+
+def test_report_of_a_busy_loop_comes_later(turning: Loop, door: threading.Event) -> None:
+    """It is made where the gate lives."""
+
+    def busy() -> None:
+        door.wait(WAITS)
+
+    turning.post(busy)
+    answers = Remote(None, "w", turning, lambda: {"thread": threading.current_thread().name})
+    assert answers.inspect() == {"error": "the gate of this worker is busy: no answer within 0.5 s"}
+    door.set()
+    until(lambda: answers.inspect() == {"versions": versions(), "thread": "celery-throttle-gate"})
+
+
+def test_silent_store(turning: Loop, door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def waits(_: Any, command: str, arguments: Any, *, by: str) -> dict[str, str]:
+        asked.append(command)
+        door.wait(WAITS)
+        return {"ok": f"{command} {arguments} {by}"}
+
+    monkeypatch.setattr(remote_step, "carry_out", waits)
+    answers = Remote(None, "w", turning, dict)
+    late = "the store did not answer within 0.5 s: it may be done or not, do it again"
+    assert answers.steer("a", {}) == {"error": late}
+    busy = "the store has not answered the last command yet: ask again in a second"
+    assert answers.steer("b", {}) == {"error": busy}, "one thread waits, not one for each command"
+    door.set()
+    until(lambda: answers.steer("c", {}) == {"ok": "c {} celery control at w"})
+    assert "b" not in asked
+
+
+def test_unexpected_error_is_left_to_celery(turning: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_step, "carry_out", lambda *_, **__: 1 // 0)
+    answers = Remote(None, "w", turning, dict)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            answers.steer("a", {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from graphlib import TopologicalSorter
 from importlib.resources import files
 
 import pytest
@@ -26,14 +27,7 @@ QUESTION = re.compile(
 VERBS = {"again_at", "book_at", "list_at", "read_on"}
 
 
-def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The circles of a graph: each a list of nodes that can reach each other."""
-    reach = {node: _reach(graph, node) for node in graph}
-    rings = {frozenset(other for other in reach[node] if node in reach[other]) for node in graph if node in reach[node]}
-    return sorted(sorted(ring) for ring in rings)
-
-
-def _reach(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
+def reach_of(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
     found: set[str] = set()
     todo = set(graph[start])
     while todo:
@@ -49,26 +43,18 @@ def writing() -> dict[str, set[str]]:
     functions = shared_functions()
     own = {name: set(COMMAND.findall(each.body)) - READING for name, each in functions.items()}
     calls = {name: each.calls for name, each in functions.items()}
-    reach = {name: _reach(calls, name) | {name} for name in functions}
-    found = {name: set().union(*(own[other] for other in reach[name])) for name in functions}
+    found = {name: own[name].union(*(own[other] for other in reach_of(calls, name))) for name in functions}
     return {name: commands for name, commands in found.items() if commands}
 
 
-def test_a_circle_is_found() -> None:
-    assert circles({"a": ["b"], "b": ["c"], "c": ["b"], "d": ["d"]}) == [["b", "c"], ["d"]]
-
-
-def test_no_shared_functions_call_each_other_in_a_circle() -> None:
-    assert circles({name: each.calls for name, each in shared_functions().items()}) == []
-
-
-def test_no_shared_files_need_each_other() -> None:
+def test_no_shared_functions_or_files_form_a_circle() -> None:
     functions = shared_functions()
-    graph: dict[str, set[str]] = {}
-    for each in functions.values():
-        needed = {functions[name].file for name in each.calls if name in functions}
-        graph.setdefault(each.file, set()).update(needed - {each.file})
-    assert circles(graph) == []
+    calls = {name: {other for other in each.calls if other in functions} for name, each in functions.items()}
+    files_: dict[str, set[str]] = {}
+    for name, each in functions.items():
+        files_.setdefault(each.file, set()).update({functions[other].file for other in calls[name]} - {each.file})
+    for graph in (calls, files_):
+        TopologicalSorter(graph).prepare()
 
 
 @pytest.mark.parametrize("script", [name for name in gate_scripts() if only_reads(name)])

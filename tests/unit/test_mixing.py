@@ -71,12 +71,9 @@ def test_later_attribute_of_the_class_of_the_app() -> None:
     assert task_of(app, limit=5)() == ("in context", "ran")
 
 
-def test_options_of_the_task_come_before_those_of_the_app() -> None:
-    render = task_of(make_app(), limit=5, acks_late=False, colour="red")
-    assert (render.acks_late, render.colour) == (False, "red")
-
-
 def test_a_class_of_the_users_comes_first() -> None:
+    """And the options of the task before all classes."""
+
     class Mixin:
         colour = "green"
 
@@ -87,10 +84,9 @@ def test_a_class_of_the_users_comes_first() -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return "LOUD", super().__call__(*args, **kwargs)
 
-    app = make_app()
-    render = task_of(app, Loud)
+    render = task_of(make_app(), Loud, acks_late=False)
     assert classes(render) == ["Loud", "Mixin", "Throttled", "Own"]
-    assert render.colour == "green"
+    assert (render.colour, render.acks_late) == ("green", False)
     assert render() == ("LOUD", ("in context", "ran"))
     assert Loud.__bases__ == (Mixin, Throttled)
     assert Throttled.__bases__ == (Task,)
@@ -158,21 +154,24 @@ def test_each_app_that_shares_a_task_has_its_own(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_task_that_is_a_class(named: bool) -> None:
+    """It may set attributes of its own that are called like options."""
+
     class Render(Throttled):
         limit = 3
         name = "shop.render" if named else None  # type: ignore[assignment]
 
         def __init__(self, colour: str) -> None:
-            self.colour = colour
+            self.colour = self.key = colour  # type: ignore[misc]
 
         def run(self) -> str:
-            return "ran"
+            self.cost = 3  # type: ignore[misc]
+            return f"ran {self.cost}"
 
     app = make_app()
     render = app.register_task(Render("pink"))
     app.finalize()
     assert classes(render) == ["Throttled", "Own"]
-    assert (render.colour, render()) == ("pink", ("in context", "ran"))
+    assert (render.colour, render()) == ("pink", ("in context", "ran 3"))
     # Also where Celery makes the name up.
     assert {name: policy.limits[0].permits for name, policy in policies_of(app).items()} == {render.name: 3}
 

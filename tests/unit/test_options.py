@@ -14,6 +14,9 @@ from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.options import check_part
 
+API, GPU, TENANT = Limit("api", 8), Limit("gpu", 4), Limit("tenant", 2, key="customer_id")
+OWN: dict[str, Any] = {"key": "customer_id", "rate": "100/m", "burst": 10, "max_parked": 7}
+
 
 def terms(**options: Any) -> Policy:
     found = task_policy("app.work", options)
@@ -21,40 +24,26 @@ def terms(**options: Any) -> Policy:
     return found
 
 
-def check(policy: Policy, declared: dict[str, Policy]) -> None:
-    """Declare limits for the task app.b, of an app that has these already."""
-    limits = DeclaredLimits()
-    for name, known in declared.items():
-        limits.add(name, known)
-    if before := declared.get("app.b"):
-        limits.remove("app.b", before)
-    limits.check("app.b", policy)
-
-
-def test_a_number_is_a_limit_named_after_the_task() -> None:
-    assert terms(limit=5).limits == (Limit("app.work", 5),)
-
-
-def test_limit_keeps_its_own_values() -> None:
-    """So that several tasks share it."""
-    gpu = Limit("gpu", 4)
-    assert terms(limit=gpu).limits[0] is gpu
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        pytest.param({"limit": 5}, (Limit("app.work", 5),), id="a number is a limit named after the task"),
+        pytest.param({"limit": GPU}, (GPU,), id="a limit keeps its own values, so that several tasks share it"),
+        pytest.param({"limit": 2, **OWN}, (Limit("app.work", 2, **OWN),), id="options beside a number are its own"),
+        pytest.param({"rate": "100/m"}, (Limit("app.work", rate="100/m"),), id="a rate is a limit, too"),
+        pytest.param(
+            {"limit": [API, TENANT], "rate": "100/m"},
+            (TENANT, API, Limit("app.work", rate="100/m")),
+            id="a rate beside limits is one more, and those with a key come first",
+        ),
+    ],
+)
+def test_limits_of_a_task(options: dict[str, Any], limits: tuple[Limit, ...]) -> None:
+    assert terms(**options).limits == limits
 
 
 def test_no_option_is_no_limit() -> None:
     assert task_policy("app.work", {"limit": None, "rate": None}) is None
-
-
-def test_option_beside_a_number_is_of_the_task() -> None:
-    own = Limit("app.work", 2, key="customer_id", rate="100/m", burst=10, max_parked=7)
-    assert terms(limit=2, key="customer_id", rate="100/m", burst=10, max_parked=7).limits == (own,)
-    assert terms(rate="100/m").limits == (Limit("app.work", rate="100/m"),)
-
-
-def test_a_rate_beside_limits_is_one_more() -> None:
-    """Those with a key come first: a task waits there, out of the way of others."""
-    api, tenant = Limit("api", 8), Limit("tenant", 2, key="customer_id")
-    assert terms(limit=[api, tenant], rate="100/m").limits == (tenant, api, Limit("app.work", rate="100/m"))
 
 
 def test_a_task_that_takes_any_name_has_any_part() -> None:
@@ -72,19 +61,14 @@ def test_options_of_other_packages_are_left_alone(name: str) -> None:
     check_option_names("app.work", [name], [name])
 
 
-def test_two_numbers_for_one_limit_are_refused() -> None:
-    """The message names both tasks."""
-    with pytest.raises(ConfigurationError, match=r"Task app\.b: limit 'gpu' is 5 here and 1 in"):
-        check(terms(limit=Limit("gpu", 5)), {"app.a": terms(limit=Limit("gpu", 1))})
-
-
-def test_one_limit_with_and_without_keys_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"is 5 for each key here and 5 in task app\.a"):
-        check(terms(limit=Limit("gpu", 5, key="order")), {"app.a": terms(limit=Limit("gpu", 5))})
-
-
-def test_the_same_limit_twice_is_shared() -> None:
-    """Also a task that is bound again with another number replaces its own declaration."""
-    gpu = Limit("gpu", 4)
-    check(terms(limit=gpu), {"app.a": terms(limit=gpu), "app.c": terms(limit=Limit("cpu", 9))})
-    check(terms(limit=Limit("gpu", 5)), {"app.b": terms(limit=gpu)})
+@pytest.mark.parametrize(("limit", "here"), [(Limit("gpu", 5), "5"), (Limit("gpu", 5, key="order"), "5 for each key")])
+def test_two_declarations_of_one_limit_are_refused(limit: Limit, here: str) -> None:
+    """The message names both tasks. A task that is bound again replaces its own declaration."""
+    limits = DeclaredLimits()
+    limits.add("app.a", terms(limit=GPU))
+    limits.add("app.c", terms(limit=Limit("cpu", 9)))
+    limits.check("app.b", terms(limit=GPU))
+    with pytest.raises(ConfigurationError, match=rf"Task app\.b: limit 'gpu' is {here} here and 4 in task app\.a"):
+        limits.check("app.b", terms(limit=limit))
+    limits.remove("app.a", terms(limit=GPU))
+    limits.check("app.b", terms(limit=limit))

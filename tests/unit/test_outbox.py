@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.core.policy import Needs
-from celery_throttle.store.exchange import Delivery, DeliveryChange
+from celery_throttle.store.exchange import Delivery
 from celery_throttle.worker import runs
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.store_side import outbox as outbox_module
 from celery_throttle.worker.store_side.outbox import Batch, Outbox
+from tests.unit.runs import run_of
 
-GPU = Needs(("gpu",), "1:gpu")
 DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 
@@ -34,10 +32,9 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return pass_by
 
 
-def run_of(task: str, *, acknowledged: bool = True) -> Run:
-    message = SimpleNamespace(acknowledged=acknowledged)
-    request = SimpleNamespace(id=task, request_dict={}, message=message)
-    return Run(request, epoch=1, queue="celery", needs=GPU, nonce=f"w:{task}")
+@pytest.fixture
+def outbox() -> Outbox:
+    return Outbox()
 
 
 def to_park(task: str, size: int = 1) -> Run:
@@ -52,12 +49,12 @@ def limited(task: str, size: int = 1) -> Run:
     return run
 
 
-def rows(batch: Batch, event: str) -> list[DeliveryChange]:
-    return [row for row in batch.exchange.changed if row.event == event]
+def changes(batch: Batch) -> list[tuple[str, str]]:
+    return [(row.event, row.task) for row in batch.exchange.changed]
 
 
 def tasks(batch: Batch, event: str) -> list[str]:
-    return [row.task for row in rows(batch, event)]
+    return [task for each, task in changes(batch) if each == event]
 
 
 def ended(outbox: Outbox, task: str) -> None:
@@ -68,8 +65,7 @@ def given_back(outbox: Outbox) -> list[str]:
     return tasks(outbox.next_batch(0), "ended")
 
 
-def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None]) -> None:
-    outbox = Outbox()
+def test_the_next_run_takes_the_permit_of_the_last(outbox: Outbox, later: Callable[[float], None]) -> None:
     ended(outbox, "a")
     permit = outbox.take(run_of("b"))
     assert permit is not None
@@ -81,58 +77,32 @@ def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None
     assert given_back(outbox) == []
 
 
-def test_unused_permit_goes_back(later: Callable[[float], None]) -> None:
+def test_unused_permit_goes_back(outbox: Outbox, later: Callable[[float], None]) -> None:
     """Not with the next call, or each call would cost the run after it one more."""
-    outbox = Outbox()
-    ended(outbox, "a")
+    for task in ("a", "b"):
+        ended(outbox, task)
+    outbox.unspare()  # for a task that waits
+    assert sorted(given_back(outbox)) == ["a", "b"]
+    ended(outbox, "c")
     assert given_back(outbox) == []
     assert outbox.lazy
     later(0.01)
-    assert given_back(outbox) == ["a"]
+    assert given_back(outbox) == ["c"]
     assert not outbox.lazy
 
 
-def test_permit_with_a_doubtful_lease_is_not_used(later: Callable[[float], None]) -> None:
+def test_permit_with_a_doubtful_lease_is_not_used(outbox: Outbox, later: Callable[[float], None]) -> None:
     """The worker was stopped after the run had ended, and the store may have given the permit to another."""
-    outbox = Outbox()
     ended(outbox, "a")
     later(60)
     assert outbox.take(run_of("b")) is None
     assert given_back(outbox) == ["a"]
 
 
-@pytest.mark.usefixtures("later")
-def test_all_permits_go_back_at_once_for_a_waiting_task() -> None:
-    outbox = Outbox()
-    for task in ("a", "b"):
-        ended(outbox, task)
-    outbox.unspare()
-    assert sorted(given_back(outbox)) == ["a", "b"]
-
-
-def test_errors_are_sent_once_and_again_after_a_refusal() -> None:
-    outbox = Outbox()
-    outbox.erred()
-    outbox.erred()
-    batch = outbox.next_batch(0)
-    assert batch.exchange.errors == 2
-    assert outbox.next_batch(0).exchange.errors == 0
-    outbox.erred()
-    outbox.put_back(batch, copied=False)
-    assert outbox.next_batch(0).exchange.errors == 3
-
-
-def test_end_of_a_run_needs_no_row_for_its_begin() -> None:
-    outbox = Outbox()
-    outbox.began(run_of("a").delivery)
-    outbox.began(run_of("b").delivery)
-    outbox.ended("a", "w:a", DONE)
-    assert [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed] == [("began", "b"), ("ended", "a")]
-
-
-def test_changes_are_sent_in_the_order_in_which_they_happened() -> None:
-    outbox = Outbox()
+def test_changes_are_sent_in_the_order_in_which_they_happened(outbox: Outbox) -> None:
+    """The end of a run needs no row for its begin."""
     outbox.acked(run_of("a").delivery)
+    outbox.began(run_of("b").delivery)
     outbox.ended("b", "w:b", DONE)
     ended(outbox, "c")
     permit = outbox.take(run_of("d"))
@@ -140,8 +110,8 @@ def test_changes_are_sent_in_the_order_in_which_they_happened() -> None:
     outbox.settle(permit)
     outbox.ended("d", "w:d", DONE)
     outbox.began(run_of("e").delivery)
-    happened = [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed]
-    assert happened == [("acked", "a"), ("ended", "b"), ("passed", "c"), ("ended", "d"), ("began", "e")]
+    happened = [("acked", "a"), ("ended", "b"), ("passed", "c"), ("ended", "d"), ("began", "e")]
+    assert changes(outbox.next_batch(0)) == happened
 
 
 @pytest.mark.parametrize(
@@ -152,17 +122,17 @@ def test_changes_are_sent_in_the_order_in_which_they_happened() -> None:
         pytest.param(False, [], id="sent once"),
     ],
 )
-def test_call_after_a_refused_one_undoes_its_older_copy(copied: bool, rows_of_next: list[tuple[str, str]]) -> None:
+def test_call_after_a_refused_one_undoes_its_older_copy(
+    outbox: Outbox, copied: bool, rows_of_next: list[tuple[str, str]]
+) -> None:
     """Its messages are not acknowledged, and it keeps no permit."""
-    outbox = Outbox()
     outbox.arrived += [run_of("asks"), to_park("a"), limited("back a")]
     outbox.put_back(outbox.next_batch(0), copied=copied)
-    assert [(row.event, row.task) for row in outbox.next_batch(0).exchange.changed] == rows_of_next
+    assert changes(outbox.next_batch(0)) == rows_of_next
 
 
 @pytest.mark.usefixtures("later")
-def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
-    outbox = Outbox()
+def test_rows_of_a_refused_call_come_before_newer_ones(outbox: Outbox) -> None:
 
     def say(task: str) -> None:
         outbox.ended(task, f"w:{task}", DONE)
@@ -174,11 +144,14 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
         outbox.arrived.append(limited(f"back {task}"))
         ended(outbox, f"first {task}")
         assert outbox.take(run_of(f"next {task}"))
+        outbox.erred()
+        outbox.erred()
 
     say("a")
     refused = outbox.next_batch(0)
     assert not outbox.urgent
     assert not outbox.lazy
+    assert [refused.exchange.errors, outbox.next_batch(0).exchange.errors] == [2, 0]
     say("b")
     outbox.put_back(refused, copied=False)
     batch = outbox.next_batch(0)
@@ -187,36 +160,24 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     assert tasks(batch, "unacked") == ["kept a", "kept b"]
     assert tasks(batch, "acked") == ["acked a", "acked b"]
     assert batch.exchange.gone == [("revoked", "revoked a"), ("never", "a", "same", ""), ("revoked", "revoked b")]
-    assert [row.to.task for row in rows(batch, "passed") if row.to] == ["next a", "next b"]
+    assert [row.to.task for row in batch.exchange.changed if row.to] == ["next a", "next b"]
+    assert batch.exchange.errors == 4
     assert not batch.arrived, "a full store first gets the rows that it takes"
     assert [run.request.id for run in outbox.next_batch(0).arrived] == ["back a", "back b"]
 
 
-def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
-    """Else it counts as acknowledged. One call reports many, as no later call could."""
-    outbox = Outbox()
-    gone = [run_of(f"gone {number}", acknowledged=False) for number in range(60)]
-    for run in (run_of("a"), *gone):
-        outbox.acknowledging(run)
-    ended(outbox, "b")
-    assert tasks(outbox.next_batch(0), "unacked") == [run.request.id for run in gone]
-    assert not outbox.urgent
-
-
-def test_acknowledgement_alone_needs_no_call() -> None:
-    outbox = Outbox()
+def test_unacknowledged_task_is_sent_with_any_next_call(outbox: Outbox) -> None:
+    """Else it counts as acknowledged. An acknowledgement alone needs no call. One call reports many."""
     outbox.acknowledging(run_of("a"))
+    outbox.acknowledging(run_of("reported when it was parked", acknowledged=False, keeps=True))
+    was_urgent = outbox.urgent
+    gone = [run_of(f"gone {number}", acknowledged=False) for number in range(60)]
+    for run in gone:
+        outbox.acknowledging(run)
+    assert (was_urgent, outbox.urgent) == (False, True)
+    ended(outbox, "b")
+    assert changes(outbox.next_batch(0)) == [("unacked", run.request.id) for run in gone]
     assert not outbox.urgent
-    outbox.acknowledging(run_of("b", acknowledged=False))
-    assert outbox.urgent
-
-
-def test_kept_message_was_reported_when_it_was_parked() -> None:
-    outbox = Outbox()
-    kept = run_of("a", acknowledged=False)
-    kept.keeps = True
-    outbox.acknowledging(kept)
-    assert not outbox.next_batch(0).exchange.changed
 
 
 def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,28 +193,17 @@ def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.Monkey
     assert [said.clock - row.age for row in said.arrived] == [0.0, 1.0, 2.0]
 
 
-def settle(outbox: Outbox, run: Run) -> None:
-    """Report a permit that was passed on to a run, as `Running.end` does."""
-    for permit in [each for each in outbox._passed if each.run is run]:
-        outbox.settle(permit)
-
-
-def pass_on(outbox: Outbox, count: int) -> list[Run]:
-    """So many runs end, and as many others have their permits."""
-    for number in range(count):
-        ended(outbox, f"first {number}")
-    return [run for run in (run_of(f"next {number}") for number in range(count)) if outbox.take(run) is not None]
-
-
 @pytest.mark.usefixtures("later")
-def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
+def test_new_holder_of_a_permit_comes_before_the_end_of_the_old(outbox: Outbox) -> None:
     """Many may have passed on at once: without the order the store would keep the permit for a lease."""
-    outbox = Outbox()
-    known = pass_on(outbox, 120)
-    assert len(known) == 120
+    for number in range(120):
+        ended(outbox, f"first {number}")
+    known = [run_of(f"next {number}") for number in range(120)]
+    assert all(outbox.take(run) for run in known)
     said = [outbox.next_batch(0)]  # they are passed on while a call is under way, and end before the next one
     for run in reversed(known):
-        settle(outbox, run)
+        for permit in [each for each in outbox._passed if each.run is run]:
+            outbox.settle(permit)
         outbox.ended(run.request.id, run.nonce, DONE)
     known[-1].parcel, known[-1].pause = b"m", (0.5, "1:gpu")
     outbox.arrived.append(known[-1])
@@ -265,7 +215,7 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
             heard |= {row.to.nonce} if row.to else set()
             assert row.event == "passed" or row.nonce in heard
         assert {run.nonce for run in call.arrived} <= heard
-    assert sum(len(rows(call, "ended")) for call in said) == 120
+    assert sum(len(tasks(call, "ended")) for call in said) == 120
 
 
 @pytest.mark.parametrize(
@@ -283,8 +233,9 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
         ),
     ],
 )
-def test_messages_of_one_call_have_so_many_bytes_at_most(arrived: list[Run], taken: list[list[str]]) -> None:
-    outbox = Outbox()
+def test_messages_of_one_call_have_so_many_bytes_at_most(
+    outbox: Outbox, arrived: list[Run], taken: list[list[str]]
+) -> None:
     outbox.arrived += arrived
     assert [[run.request.id for run in outbox.next_batch(0, 10).arrived] for _ in taken] == taken
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -42,32 +43,26 @@ def test_rate_alone_gives_an_exact_time() -> None:
     assert pace.by_rate
     assert pace.starts_in(1) == 2.0
     assert pace.starts_in(10) == pytest.approx(20.0)
+    burst = status(None, 0, RateStatus("30/m", 10), next_start_in=2.0)
+    assert pace_of(burst, history(), cost=5).starts_in(2) == pytest.approx(12.0), "it takes more starts of the rate"
 
 
-def test_a_task_that_costs_more_takes_more_of_a_rate() -> None:
-    paced = status(None, 0, RateStatus("30/m", 10), next_start_in=2.0)
-    assert pace_of(paced, history(), cost=5).starts_in(2) == pytest.approx(12.0)
-
-
-def test_ended_runs_give_the_pace_in_the_first_minute_of_a_burst() -> None:
-    """Two at once, of two seconds each, are one a second; thirty in the half minute that has begun were none."""
-    pace = pace_of(status(), history(m0={"started": 12, "ended": 10, "run_time": 2.0}))
+@pytest.mark.parametrize(
+    ("of", "minutes", "place", "seconds"),
+    [
+        # Two at once, of two seconds each, are one a second; thirty in the half minute that has begun were none.
+        pytest.param(status(), {"m0": (12, 10, 2.0)}, 30, 30.0, id="by the runs that ended"),
+        pytest.param(status(), {"m0": (4, 2, 2.0)}, 1, None, id="too few runs ended"),
+        pytest.param(status(2, 2, RateStatus("30/m", 1)), {"m0": (4, 4, 0.1)}, 10, 20.0, id="no faster than its rate"),
+        pytest.param(status(None, 0), {"m3": (1, 0, 0), "m2": (60, 0, 0), "m1": (60, 0, 0)}, 30, 30.0, id="by minutes"),
+        pytest.param(replace(status(), key="acme"), {"m0": (12, 10, 2.0)}, 1, None, id="of a key without a rate"),
+    ],
+)
+def test_pace_by_counts(of: LimitStatus, minutes: dict[str, Any], place: int, seconds: float | None) -> None:
+    counted = {name: dict(zip(("started", "ended", "run_time"), each, strict=True)) for name, each in minutes.items()}
+    pace = pace_of(of, history(**counted))
     assert not pace.by_rate
-    assert pace.starts_in(30) == pytest.approx(30.0)
-
-
-def test_too_few_ended_runs_give_no_pace() -> None:
-    assert pace_of(status(), history(m0={"started": 4, "ended": 2, "run_time": 2.0})).starts_in(1) is None
-
-
-def test_a_full_limit_with_a_rate_is_no_faster_than_that() -> None:
-    pace = pace_of(status(2, 2, RateStatus("30/m", 1)), history(m0={"started": 4, "ended": 4, "run_time": 0.1}))
-    assert pace.starts_in(10) == pytest.approx(20.0)
-
-
-def test_without_permits_whole_minutes_are_counted() -> None:
-    pace = pace_of(status(None, 0), history(m3={"started": 1}, m2={"started": 60}, m1={"started": 60}))
-    assert pace.starts_in(30) == pytest.approx(30.0)
+    assert pace.starts_in(place) == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize(("run_time", "stands"), [(1.0, True), (30.0, True), (120.0, False)])
@@ -75,12 +70,6 @@ def test_line_that_stands_still_for_some_runs_has_no_estimate(run_time: float, *
     pace = pace_of(status(), history(m5={"started": 12, "ended": 10, "run_time": run_time}))
     assert (pace.starts_in(1) is None) is stands
     assert pace.idle == (270.0 if stands else None)
-
-
-def test_pace_of_a_key_needs_a_rate() -> None:
-    counted = history(m0={"started": 12, "ended": 10, "run_time": 2.0})
-    fields = {**vars(status()), "key": "acme"}
-    assert pace_of(LimitStatus(**fields), counted).starts_in(1) is None
 
 
 @pytest.mark.parametrize(

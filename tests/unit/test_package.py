@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from typing import Any
@@ -31,28 +30,26 @@ def run(program: str) -> Any:
 
 def test_bare_import_loads_few_modules() -> None:
     loaded = run("import celery_throttle; print(json.dumps(sorted(sys.modules)))")
-    ours = [name for name in loaded if name.startswith("celery_throttle")]
-    assert ours == BARE
+    assert [name for name in loaded if name.startswith("celery_throttle")] == BARE
     # Of Celery only where it keeps its list of apps, which is not the expensive part.
     theirs = {"celery.app", "celery.backends", "celery.events", "celery.worker", "kombu.messaging", "redis"}
     assert theirs.isdisjoint(loaded)
-
-
-def test_where_celery_is_loaded_it_loads_nothing_more() -> None:
     program = "import celery; celery.Celery; before = set(sys.modules); import celery_throttle\n"
-    loaded = run(program + "print(json.dumps(sorted(set(sys.modules) - before)))")
-    assert loaded == BARE
+    assert run(program + "print(json.dumps(sorted(set(sys.modules) - before)))") == BARE, "where Celery is loaded"
 
 
-def test_limit_loads_few_building_blocks() -> None:
-    loaded = run("from celery_throttle import Limit; print(json.dumps(sorted(sys.modules)))")
-    ours = {name.split(".")[2] for name in loaded if name.startswith("celery_throttle.primitives.")}
-    assert ours == {"checks", "driving", "lease"}
-
-
-def test_worker_loads_nothing_of_the_operators_part() -> None:
-    loaded = run("import celery_throttle.worker.bootsteps; print(json.dumps(sorted(sys.modules)))")
-    assert [name for name in loaded if name.startswith(("celery_throttle.control", "celery_throttle.web"))] == []
+@pytest.mark.parametrize(
+    ("program", "room", "loaded"),
+    [
+        ("from celery_throttle import Limit", "primitives", {"checks", "driving", "lease"}),
+        ("import celery_throttle.worker.bootsteps", "control", set()),
+        ("import celery_throttle.worker.bootsteps", "web", set()),
+    ],
+)
+def test_part_loads_little_of_another_part(program: str, room: str, loaded: set[str]) -> None:
+    found = run(f"{program}; print(json.dumps(sorted(sys.modules)))")
+    assert {name.split(".")[2] for name in found if name.startswith(f"celery_throttle.{room}.")} == loaded
+    assert loaded or f"celery_throttle.{room}" not in found
 
 
 def test_each_building_block_is_at_its_documented_place() -> None:
@@ -78,20 +75,5 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(celery_throttle, name) for name in celery_throttle.__all__)
     assert set(celery_throttle.__all__) <= set(dir(celery_throttle))
     assert run("from celery_throttle import *; print(json.dumps(Limit('gpu', 4).permits))") == 4
-
-
-def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(AttributeError, match="module 'celery_throttle' has no attribute 'Throtled'"):
         celery_throttle.Throtled  # noqa: B018
-
-
-def test_lowest_tested_versions_are_those_of_the_extras() -> None:
-    """``tox -e lowest`` tests the promises of pyproject.toml."""
-    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
-    lines = "".join(re.findall(r"^(?:metrics|opentelemetry|web) = .*", extras, re.MULTILINE))
-    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)', lines))
-    pinned = dict(re.findall(r"^    ([\w-]+)==([\d.]+)$", (ROOT / "tox.ini").read_text(), re.MULTILINE))
-    assert len(bounds) == 6
-    assert {name: pinned[name].removesuffix(".0").removesuffix(".0") for name in bounds} == {
-        name: each.removesuffix(".0") for name, each in bounds.items()
-    }

@@ -25,26 +25,30 @@ def said(task_cls: Any = "celery.app.task:Task", conf: dict[str, Any] | None = N
     return [remark for remark in remarks(app) if "shop.f" in remark]
 
 
+OPTIONS = ["limit=5", "limit=Limit('gpu', 4)", "limit=2, key='order_id'", "rate='100/m'", "singleton=True, remember=60"]
+
+
+@pytest.mark.parametrize("code", [*OPTIONS, "unique_on=['order_id']"])
+def test_options_without_our_base(code: str) -> None:
+    remark = (
+        f"Task shop.f has {code} but not base=Throttled: it is NOT limited. Write @app.task(base=Throttled, {code})"
+    )
+    options = eval(f"dict({code})", {"Limit": Limit})
+    assert said(**options) == said(conf={"task_annotations": {"shop.f": options}}) == [remark]
+
+
 @pytest.mark.parametrize(
-    ("options", "shown"),
+    ("options", "write"),
     [
-        ({"limit": 5}, "limit=5"),
-        ({"limit": 2, "key": "order_id"}, "limit=2, key='order_id'"),
-        ({"rate": "100/m"}, "rate='100/m'"),
-        ({"singleton": True, "remember": 60}, "singleton=True, remember=60"),
-        ({"unique_on": ["order_id"]}, "unique_on=['order_id']"),
-        ({"conf": {"task_annotations": {"shop.f": {"limit": 3}}}}, "limit=3"),
+        ({}, "Write limit=5, rate='100/m' or singleton=True beside it"),
+        ({"conf": {"throttle_enabled": False}}, "Write limit=5, rate='100/m' or singleton=True beside it"),
+        ({"rate_limit": "9/m"}, "Its rate_limit is Celery's, which each worker counts for itself: write rate='9/m'"),
     ],
+    ids=str,
 )
-def test_options_without_our_base(options: dict[str, Any], shown: str) -> None:
-    assert said(**options) == [
-        f"Task shop.f has {shown} but not base=Throttled: it is NOT limited. Write @app.task(base=Throttled, {shown})"
-    ]
-
-
-def test_a_limit_is_named() -> None:
-    (remark,) = said(limit=Limit("gpu", 4))
-    assert remark.startswith("Task shop.f has limit=Limit('gpu', 4) but not base=Throttled: it is NOT limited.")
+def test_our_base_without_options(options: dict[str, Any], write: str) -> None:
+    expected = f"Task shop.f has base=Throttled but no option of it: it is NOT limited. {write}, or leave the base out"
+    assert said(base=Throttled, **options) == [expected]
 
 
 class Theirs(Task):  # type: ignore[type-arg]
@@ -81,6 +85,29 @@ def test_options_as_intended_give_no_warning(options: dict[str, Any]) -> None:
     assert said(**options) == []
 
 
+RENDR = {"shop.rendr": {"limit": 5}}
+SEND: Any = [{"mail.send": {"rate": "5/s", "max_retries": 3}}]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (RENDR, ["'shop.rendr' limit=5, but there is no such task: did you mean 'shop.render'?"]),
+        (SEND, ["'mail.send' rate='5/s', but there is no such task"]),
+        ({"shop.rendr": {"rate_limit": "5/s"}}, []),
+        ({"*": {"max_retries": 5}}, []),
+        ({"shop.render": {"limit": 5}}, []),
+        (None, []),
+    ],
+    ids=range(6),
+)
+def test_annotation_of_an_unknown_task_is_remarked_on(annotations: Any, expected: list[str]) -> None:
+    app = make_app(task_annotations=annotations)
+    app.task(nothing, name="shop.render", shared=False, base=Throttled, limit=2)
+    app.finalize()
+    assert list(remarks(app)) == [f"task_annotations gives {each}" for each in expected]
+
+
 def test_a_setting_that_lacks_the_namespace() -> None:
     """It may be another package's, so there is only a warning."""
     app: Any = Celery("shop", set_as_current=False)
@@ -100,12 +127,3 @@ def test_body_that_is_never_awaited() -> None:
     (remark,) = remarks(app)
     assert remark.startswith("Task shop.f is async def, which Celery's own pools do not await")
     assert remark.endswith("Write def, and asyncio.run() inside")
-
-
-@pytest.mark.parametrize("conf", [{}, {"throttle_enabled": False}])
-def test_our_base_without_options(conf: dict[str, Any]) -> None:
-    (remark,) = said(base=Throttled, conf=conf)
-    assert remark == (
-        "Task shop.f has base=Throttled but no option of it: it is NOT limited. "
-        "Write limit=5, rate='100/m' or singleton=True beside it, or leave the base out"
-    )

@@ -7,16 +7,18 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
 import celery_throttle
-from tests.matrix.__main__ import CELERYS, PYTHONS, USUAL
+from tests.matrix import __main__ as matrix
+from tests.matrix.__main__ import CELERYS, PYTHONS, USUAL, Outcome, Row, Versions
 from tests.support.workers import ROOT
 
-PYPROJECT = (ROOT / "pyproject.toml").read_text()
+PYPROJECT, TOX = (ROOT / "pyproject.toml").read_text(), (ROOT / "tox.ini").read_text()
 
 
 def read(path: str) -> Any:
@@ -24,22 +26,13 @@ def read(path: str) -> Any:
     return yaml.safe_load((ROOT / path).read_text())
 
 
-def group(name: str) -> set[str]:
-    """Return the requirements of a dependency group."""
-    found = re.search(rf"^{name} = (\[.*\])$", PYPROJECT, re.MULTILINE)
-    assert found, name
-    return set(json.loads(found[1]))
-
-
-def test_pre_commit_has_the_tools_of_lint() -> None:
+def test_pre_commit_runs_lint_with_its_commands_and_tools() -> None:
     hooks = read(".pre-commit-config.yaml")["repos"][0]["hooks"]
-    assert {each for hook in hooks for each in hook["additional_dependencies"]} == group("lint")
-
-
-def test_pre_commit_runs_the_commands_of_lint() -> None:
-    lint = (ROOT / "tox.ini").read_text().partition("[testenv:lint]")[2].partition("\n\n")[0]
+    group = re.search(r"^lint = (\[.*\])$", PYPROJECT, re.MULTILINE)
+    assert group
+    assert {each for hook in hooks for each in hook["additional_dependencies"]} == set(json.loads(group[1]))
+    lint = TOX.partition("[testenv:lint]")[2].partition("\n\n")[0]
     commands = {re.sub(" --check", "", line.strip()) for line in lint.partition("commands =")[2].splitlines() if line}
-    hooks = read(".pre-commit-config.yaml")["repos"][0]["hooks"]
     assert {hook["entry"].removesuffix(" --force-exclude") for hook in hooks} == commands
 
 
@@ -51,31 +44,45 @@ def test_ci_runs_the_usual_rows_of_the_matrix() -> None:
 
 
 def test_the_pythons_that_are_promised_are_tested() -> None:
-    promised = tuple(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT))
-    assert promised == PYTHONS
+    assert tuple(re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT)) == PYTHONS
     assert f'requires-python = ">={PYTHONS[0]}"' in PYPROJECT
-    tox = (ROOT / "tox.ini").read_text()
     pythons, celerys = (",".join(each.partition(".")[2] for each in versions) for versions in (PYTHONS, CELERYS))
-    assert f"py3{{{pythons}}}-celery5{{{celerys}}}" in tox
+    assert f"py3{{{pythons}}}-celery5{{{celerys}}}" in TOX
     assert {each for row in USUAL for each in row.split("-")} == {*PYTHONS, *CELERYS}
 
 
-@pytest.mark.parametrize("path", ["CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md"])
-def test_links_lead_to_files_and_headings(path: str) -> None:
-    page = ROOT / path
-    for target, _, anchor in re.findall(r"\]\((?!https:)([^)#]*)(#([^)]*))?\)", page.read_text()):
-        found = (page.parent / target).resolve() if target else page
-        assert found.exists(), target
-        headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", each).lower().replace(" ", "-") for each in headings}
+@pytest.mark.parametrize(
+    ("here", "failed", "code"),
+    [("3.12", (), 0), ("3.12", ("t",), 1), ("", (), 2), ("3.11", ("t",), 1), ("3.11", (), 2)],
+    ids=["all passed", "one failed", "all skipped", "one failed, one skipped", "one passed, one skipped"],
+)
+def test_matrix_does_not_count_a_skipped_row_as_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str, failed: tuple[str, ...], code: int
+) -> None:
+    versions = Versions("3.12.1", "5.6.0", "5.6.0", "6.0.0", "server")
+    monkeypatch.setattr(Row, "possible", property(lambda row: here and row.python <= here))
+    monkeypatch.setattr(matrix, "_outcomes", lambda _: (versions, [Outcome(3, 0, failed)]))
+    page = tmp_path / "matrix.md"
+    assert matrix.main(["3.11-5.6", "3.12-5.6", "--page", str(page)]) == code
+    assert page.exists() == bool(here)
+
+
+def test_lowest_tested_versions_are_those_of_the_extras() -> None:
+    """``tox -e lowest`` tests the promises of pyproject.toml."""
+    extras = PYPROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    lines = "".join(re.findall(r"^(?:metrics|opentelemetry|web) = .*", extras, re.MULTILINE))
+    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)', lines))
+    pinned = dict(re.findall(r"^    ([\w-]+)==([\d.]+)$", TOX, re.MULTILINE))
+    assert len(bounds) == 6
+    assert {name: pinned[name].removesuffix(".0").removesuffix(".0") for name in bounds} == {
+        name: each.removesuffix(".0") for name, each in bounds.items()
+    }
 
 
 def test_environments_that_are_named_exist() -> None:
-    tox = (ROOT / "tox.ini").read_text()
     named = re.findall(r"tox -e ([\w,-]+)", (ROOT / "CONTRIBUTING.md").read_text())
-    assert {each for names in named for each in names.split(",")} - {"test", "smoke"} <= set(  # of [testenv] itself
-        re.findall(r"^\[testenv:([\w-]+)\]", tox, re.MULTILINE)
-    )
+    environments = set(re.findall(r"^\[testenv:([\w-]+)\]", TOX, re.MULTILINE)) | {"test", "smoke"}  # of [testenv]
+    assert {each for names in named for each in names.split(",")} <= environments
 
 
 def test_each_folder_of_tests_is_described() -> None:

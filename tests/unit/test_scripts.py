@@ -23,7 +23,7 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.
 KEYS = Keys("test")
 MADE = re.compile(r"^F\[(\d+)\] = function", re.MULTILINE)
 CALLED = re.compile(r"\b(?:F\[|make\()(\d+)[])]\(")
-each_script = pytest.mark.parametrize("name", NAMES)
+TEXTS = {name: gate_text(name) for name in NAMES}
 
 
 def own_text(name: str) -> str:
@@ -51,23 +51,22 @@ def store() -> Store:
 # -- the text of a script ----------------------------------------------------------------------------------------------
 
 
-@each_script
-def test_a_script_is_loaded_once(name: str) -> None:
-    script = Script.of_gate(name)
-    assert script.text == gate_text(name)
-    assert script.sha == hashlib.sha1(script.text.encode()).hexdigest()
-    assert Script.of_gate(name) is script
-
-
-def test_a_worker_puts_all_texts_together_before_its_loop_begins() -> None:
+def test_a_script_is_loaded_once() -> None:
+    """A worker puts all texts together before its loop begins."""
     Script.of_gate.cache_clear()
     Script.load_gate()
     assert Script.of_gate.cache_info().currsize == len(NAMES)
+    for name, text in TEXTS.items():
+        script = Script.of_gate(name)
+        assert (script.text, script.sha) == (text, hashlib.sha1(text.encode()).hexdigest())
+        assert Script.of_gate(name) is script
 
 
 def test_no_script_uses_a_key_that_is_not_declared() -> None:
     """The first argument of every command is one of the keys, or a name for one of them, so a cluster can route it."""
-    declared = set(re.findall(r"[A-Z][A-Z_]+", re.sub(r"--.*", "", _declaration())))
+    begin = (LUA / "shared" / "begin.lua").read_text("utf-8")
+    declarations = "\n".join(re.findall(r"^local [A-Z_, ]+ = KEYS.*$", begin, re.MULTILINE)).replace("KEYS", "")
+    declared = set(re.findall(r"[A-Z][A-Z_]+", re.sub(r"--.*", "", declarations)))
     text = "\n".join([*SHARED, *map(own_text, NAMES)])
     calls = re.findall(r"redis\.p?call\('(\w+)'(?:, (\w+))?", text)
     used = {key for command, key in calls if command != "TIME"}
@@ -75,40 +74,13 @@ def test_no_script_uses_a_key_that_is_not_declared() -> None:
     assert len(used) > 20
 
 
-def _declaration() -> str:
-    begin = (LUA / "shared" / "begin.lua").read_text("utf-8")
-    return "\n".join(re.findall(r"^local [A-Z_, ]+ = KEYS.*$", begin, re.MULTILINE)).replace("KEYS", "")
-
-
-@each_script
+@pytest.mark.parametrize("name", NAMES)
 def test_script_has_exactly_the_functions_that_it_can_reach(name: str) -> None:
-    text = gate_text(name)
+    """Common helpers are made at once, and others later."""
+    text = TEXTS[name]
     made = sorted(map(int, MADE.findall(text)))
     assert made == list(range(1, len(made) + 1))
     assert set(made) == {int(number) for number in CALLED.findall(text)}
-
-
-@each_script
-def test_lines_have_neither_indentation_nor_comments(name: str) -> None:
-    """A server would read them each time that it compiles the text."""
-    assert re.findall(r"^[ \t]|--", gate_text(name), re.MULTILINE) == []
-
-
-@each_script
-def test_no_function_is_called_that_is_not_there(name: str) -> None:
-    """Each function called by a bare name is Lua's own, or the script's."""
-    text = code(gate_text(name))
-    known = set(re.findall(r"local function (\w+)", text)) | set(re.findall(r"local (\w+) = ", text))
-    lua = {"if", "and", "or", "not", "return", "function", "while", "until", "ipairs", "pairs", "tonumber", "tostring"}
-    lua |= {"pcall", "type", "next", "unpack", "assert", "in", "elseif"}
-    parameters = {"go_on"}
-    bare = set(re.findall(r"(?<![.\w:])(\w+)\(", text))
-    assert bare <= known | lua | parameters
-
-
-@each_script
-def test_common_helpers_are_made_at_once_and_others_later(name: str) -> None:
-    text = gate_text(name)
     making, _, after = text.partition("local function make(which)\n")[2].partition("\nreturn F[which]\nend\n")
     at_once, later = {*MADE.findall(after)}, {*MADE.findall(making)}
     assert {*re.findall(r"\bF\[(\d+)\]\(", text)} <= at_once
@@ -116,32 +88,43 @@ def test_common_helpers_are_made_at_once_and_others_later(name: str) -> None:
     assert not at_once & later
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_text_that_a_server_compiles_has_no_more_than_it_needs(name: str) -> None:
+    """No indentation, comments, constants that are not computed, and functions that are neither its own nor of Lua."""
+    text = code(TEXTS[name])
+    assert re.findall(r"^[ \t]|--", TEXTS[name], re.MULTILINE) == []
+    assert set(re.findall(r"\b[A-Z][A-Z_]+\b", text)) <= {"KEYS", "ARGV", "NOW", "NOW_US", "LEASE_MS", "BARRED", "F"}
+    known = set(re.findall(r"local function (\w+)", text)) | set(re.findall(r"local (\w+) = ", text)) | {"go_on"}
+    lua = {"if", "and", "or", "not", "return", "function", "while", "until", "ipairs", "pairs", "tonumber", "tostring"}
+    lua |= {"pcall", "type", "next", "unpack", "assert", "in", "elseif"}
+    assert set(re.findall(r"(?<![.\w:])(\w+)\(", text)) <= known | lua
+
+
 def test_helpers_made_at_once_are_those_of_an_exchange() -> None:
     assert {*AT_ONCE} <= reached(own_text(ALONE) + "write_records()")
     assert len(AT_ONCE) == len({*AT_ONCE}) <= 64
 
 
-@each_script
-def test_script_that_may_let_a_task_start_serves(name: str) -> None:
+def test_script_that_may_let_a_task_start_serves() -> None:
     """Else a task that got a lock, or room, by its clean-up is forgotten."""
-    if "touch" in reached(own_text(name)):
-        own = own_text(name)
-        # The latter look at all buckets of a limit.
-        assert "serve()" in own or "state.only_reads = true" in own or name in {"declare", "wake"}
+    may_start = {name for name in NAMES if "touch" in reached(own_text(name))}
+    serves = {name for name in may_start if re.search(r"serve\(\)|state\.only_reads = true", own_text(name))}
+    assert may_start - serves <= {"declare", "wake"}  # they look at all buckets of a limit
 
 
 def test_a_server_compiles_three_texts() -> None:
     """The more there are, the larger is Lua's heap, and the longer its clearing away of garbage."""
-    assert len({gate_text(name) for name in NAMES}) == 3
-    only_read = {name for name in NAMES if gate_text(name) == gate_text("status")}
+    assert len(set(TEXTS.values())) == 3
+    only_read = {name for name in NAMES if TEXTS[name] == TEXTS["status"]}
     assert {"explain", "parked", "holders"} <= only_read
     assert not only_read & {ALONE, "renew", "reap", "mend", "add_history"}
 
 
 def test_script_is_named_by_its_first_argument_except_one(store: Store) -> None:
-    assert arguments(store.reap(7))[1] == "reap"
-    assert "if script == 'reap' then" in gate_text("reap")
-    assert "script ==" not in gate_text(ALONE)
+    for call, own in ((store.reap(7), ["reap", 7]), (store.leave("w"), ["worker_leaves", "w"])):
+        assert arguments(call) == [60000, *own], "behind the lease in milliseconds"
+    assert "if script == 'reap' then" in TEXTS["reap"]
+    assert "script ==" not in TEXTS[ALONE]
 
 
 def test_constants_are_written_as_their_values() -> None:
@@ -149,20 +132,7 @@ def test_constants_are_written_as_their_values() -> None:
     assert inlined(text) == "\n\nlocal C = ARGV[1]\nreturn { 1, 20, 'A', AB, KEYS[1], C }\n"
 
 
-@each_script
-def test_no_constant_is_left(name: str) -> None:
-    names = set(re.findall(r"\b[A-Z][A-Z_]+\b", code(gate_text(name))))
-    # Computed values: the store's time, the lease.
-    assert names <= {"KEYS", "ARGV", "NOW", "NOW_US", "LEASE_MS", "BARRED", "F"}
-
-
 # -- calls -------------------------------------------------------------------------------------------------------------
-
-
-def test_every_call_begins_alike(store: Store) -> None:
-    """The lease in milliseconds, then its own."""
-    assert arguments(store.leave("w")) == [60000, "worker_leaves", "w"]
-    assert arguments(store.reap(7)) == [60000, "reap", 7]
 
 
 def test_rows_of_a_worker_are_one_object(store: Store) -> None:

@@ -18,6 +18,7 @@ from celery_throttle.control.overrides import Numbers
 from celery_throttle.control.simulation import MOST_TASKS, Load, Tasks, drawn, shortened, starts_of
 from celery_throttle.control.what_if import simulate_load
 from celery_throttle.store.limit_status import RateStatus
+from tests.unit.refusals import rows
 
 RUN_TIME = 2.0
 
@@ -60,26 +61,17 @@ def test_waits_are_those_of_erlang_c(permits: int, use: float, rounds: int) -> N
     assert mean(each.used for each in found) == pytest.approx(work, rel=0.02)
 
 
-def test_run_times_that_are_all_alike_halve_the_wait() -> None:
-    waits = [
-        simulated(Load((0.4,), RUN_TIME, spread), Numbers(1), 500_000.0)[0].wait_mean or 0.0 for spread in (1.0, 0.0)
-    ]
-    assert waits[0] / waits[1] == pytest.approx(2, rel=0.05)
-    assert waits[1] == pytest.approx(0.8 * RUN_TIME / (2 * 0.2), rel=0.05)
-
-
-def test_a_larger_spread_lengthens_the_wait() -> None:
-    waits = [
-        simulated(Load((0.35,), RUN_TIME, spread), Numbers(1), 500_000.0)[0].wait_mean or 0.0 for spread in (1.0, 2.0)
-    ]
-    assert waits[1] / waits[0] == pytest.approx((1 + 4) / 2, rel=0.1)
-
-
-def test_a_rate_is_one_permit_with_equal_run_times() -> None:
-    load = Load((8.0,), 0.1, spread=0.0)
-    _, by_rate = simulated(load, Numbers(None, (RateStatus("10/s", 1),)), 3600.0)
-    _, by_permit = simulated(load, Numbers(1), 3600.0)
-    assert by_rate == pytest.approx(by_permit)
+@pytest.mark.parametrize(
+    ("arrivals", "spread", "times_as_long", "within"), [(0.4, 0.0, 1 / 2, 0.05), (0.35, 2.0, (1 + 4) / 2, 0.1)]
+)
+def test_wait_grows_with_the_spread_of_run_times(
+    arrivals: float, spread: float, times_as_long: float, within: float
+) -> None:
+    loads = Load((arrivals,), RUN_TIME, 1.0), Load((arrivals,), RUN_TIME, spread)
+    usual, found = (simulated(load, Numbers(1), 500_000.0)[0].wait_mean or 0.0 for load in loads)
+    assert found / usual == pytest.approx(times_as_long, rel=within)
+    used = arrivals * RUN_TIME
+    assert usual == pytest.approx(used * RUN_TIME / (1 - used), rel=0.05)
 
 
 def test_no_window_has_more_starts_than_rate_and_burst() -> None:
@@ -95,7 +87,7 @@ def test_no_window_has_more_starts_than_rate_and_burst() -> None:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("numbers", [Numbers(2), Numbers(8), Numbers(None, (RateStatus("2/s", 3),)), Numbers(None)])
+@pytest.mark.parametrize("numbers", [Numbers(2), Numbers(None, (RateStatus("2/s", 3),)), Numbers(None)])
 def test_tasks_that_arrived_have_started_or_wait(numbers: Numbers) -> None:
     found, starts = simulated(Load((3.5,), RUN_TIME, waits=(0.0,) * 30, running=2), numbers, 600.0)
     assert found.started + found.waiting == found.arrived == len(starts) > 2000
@@ -103,30 +95,15 @@ def test_tasks_that_arrived_have_started_or_wait(numbers: Numbers) -> None:
     assert starts == sorted(starts)
 
 
-def test_at_no_time_more_run_than_there_are_permits() -> None:
-    tasks = drawn(Load((5.0,), RUN_TIME, seconds=600.0, running=3))
-    starts = starts_of(tasks, Numbers(8))
-    runs = [(start, 1) for start in starts] + [(s + t, -1) for s, t in zip(starts, tasks.run_times, strict=True)]
-    running = most = 0
-    for _, change in sorted([*runs, *((0.0, 1) for _ in tasks.ends), *((end, -1) for end in tasks.ends)]):
-        running += change
-        most = max(most, running)
-    assert most == 8
-
-
 def test_the_same_seed_gives_the_same_outcomes() -> None:
     assert rows_of(seed=3) == rows_of(seed=3) != rows_of(seed=4)
 
 
-def test_a_line_is_gone_after_as_many_rounds_as_it_fills() -> None:
-    """Eighty tasks of two seconds with eight permits: the last eight start after nine rounds."""
+def test_a_line_is_gone_later_while_tasks_arrive() -> None:
+    """Eighty tasks of two seconds with eight permits, and no others: the last eight start after nine rounds."""
     load = Load((0.0001,), RUN_TIME, spread=0.0, waits=(0.0,) * 80, running=8)
     found, _ = simulated(load, Numbers(8), 600.0)
-    assert found.gone_in == pytest.approx(20.0)
-    assert found.wait_most == pytest.approx(20.0)
-
-
-def test_a_line_is_gone_later_while_tasks_arrive() -> None:
+    assert (found.gone_in, found.wait_most) == pytest.approx((20.0, 20.0))
     load = Load((3.0,), RUN_TIME, waits=(0.0,) * 1000, running=8)
     found, _ = simulated(load, Numbers(8), 3600.0)
     assert found.gone_in == pytest.approx(1000 / (8 / RUN_TIME - 3.0), rel=0.2)
@@ -146,16 +123,17 @@ def test_a_task_that_needs_more_than_the_limit_has_runs_alone() -> None:
     assert wide == alone
 
 
-def test_a_rate_that_allows_no_start_yet_has_no_burst_left() -> None:
-    tasks, rate = Tasks([0.0] * 5, [0.1] * 5, []), Numbers(None, (RateStatus("1/s", 3),))
-    assert starts_of(tasks, rate) == [0, 0, 0, 1, 2]
-    assert starts_of(tasks, rate, next_start_in=0.5) == [0.5, 1.5, 2.5, 3.5, 4.5]
-
-
-def test_a_task_takes_as_many_starts_of_a_rate_as_permits() -> None:
-    tasks = Tasks([0.0] * 4, [0.1] * 4, [])
-    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 1),)), cost=2) == [0, 2, 4, 6]
-    assert starts_of(tasks, Numbers(None, (RateStatus("1/s", 4),)), cost=2) == [0, 0, 2, 4]
+@pytest.mark.parametrize(
+    ("rate", "options", "starts"),
+    [
+        (RateStatus("1/s", 3), {}, [0, 0, 0, 1, 2]),
+        pytest.param(RateStatus("1/s", 3), {"next_start_in": 0.5}, [0.5, 1.5, 2.5, 3.5, 4.5], id="no burst is left"),
+        pytest.param(RateStatus("1/s", 1), {"cost": 2}, [0, 2, 4, 6, 8], id="it takes as many starts as permits"),
+        (RateStatus("1/s", 4), {"cost": 2}, [0, 0, 2, 4, 6]),
+    ],
+)
+def test_starts_at_a_rate(rate: RateStatus, options: dict[str, Any], starts: list[float]) -> None:
+    assert starts_of(Tasks([0.0] * 5, [0.1] * 5, []), Numbers(None, (rate,)), **options) == starts
 
 
 def test_rates_of_minutes_follow_each_other() -> None:
@@ -183,38 +161,33 @@ def outcome(tasks: Tasks, permits: int, seconds: float, *, begun: bool = False) 
     return outcome_of("asked", Numbers(permits), Load((0.1,), 1.0, seconds=seconds), tasks, begun=begun)
 
 
-def test_a_line_is_gone_at_the_start_before_the_next_arrival() -> None:
-    assert outcome(Tasks([0.0, 0.0, 1.5], [1.0] * 3, []), 1, 60.0).gone_in == 1.0
+def test_counts_of_an_outcome() -> None:
+    assert outcome(Tasks([0.0, 0.0, 1.5], [1.0] * 3, []), 1, 60.0).gone_in == 1.0, "before the next arrival"
     assert outcome(Tasks([0.0, 0.0, 0.5, 2.5], [1.0] * 4, []), 1, 60.0).gone_in == 2.0
-
-
-def test_waits_of_tasks_that_start_later_are_left_out_on_request() -> None:
     tasks = Tasks([0.0] * 3, [10.0] * 3, [])
     assert outcome(tasks, 1, 15.0).wait_mean == 10.0
-    assert outcome(tasks, 1, 15.0, begun=True).wait_mean == 5.0
-
-
-def test_permits_are_in_use_until_the_end_at_most() -> None:
-    assert outcome(Tasks([2.0, 2.0], [1.0, 50.0], [1.0, 50.0]), 8, 10.0).used == (1 + 8 + 1 + 10) / 10
+    assert outcome(tasks, 1, 15.0, begun=True).wait_mean == 5.0, "without those that start later"
+    used = outcome(Tasks([2.0, 2.0], [1.0, 50.0], [1.0, 50.0]), 8, 10.0).used
+    assert used == (1 + 8 + 1 + 10) / 10, "permits are in use until the end at most"
 
 
 def test_neighbours_are_a_quarter_less_and_more() -> None:
-    rows = rows_of()
-    assert {what: each.permits for what, each in rows.items()} == {"asked": 8, "fewer": 6, "more": 10}
-    waits = [rows[what].wait_p95 or 0 for what in ("fewer", "asked", "more")]
+    found = rows_of()
+    assert {what: each.permits for what, each in found.items()} == {"asked": 8, "fewer": 6, "more": 10}
+    waits = [found[what].wait_p95 or 0 for what in ("fewer", "asked", "more")]
     assert waits == sorted(waits, reverse=True)
-    assert rows["fewer"].never == "7.0 permits of work arrive for 6"
+    assert found["fewer"].never == "7.0 permits of work arrive for 6"
     assert list(rows_of(numbers=Numbers(1))) == ["asked", "more"], "there is no number below one"
     assert list(rows_of(numbers=Numbers(None))) == ["asked"]
 
 
 def test_neighbours_of_a_rate_are_other_rates() -> None:
-    rows = rows_of(numbers=Numbers(None, (RateStatus("8/s", 1), RateStatus("240/m", 10))), target=1)
-    rates = {what: [str(rate) for rate in each.rates] for what, each in rows.items()}
+    found = rows_of(numbers=Numbers(None, (RateStatus("8/s", 1), RateStatus("240/m", 10))), target=1)
+    rates = {what: [str(rate) for rate in each.rates] for what, each in found.items()}
     assert rates["fewer"] == ["8/s", "180/m (burst 10)"]
     assert rates["more"] == ["8/s", "300/m (burst 10)"]
-    assert rows["fewer"].never == "3.5 a second arrive for the rate 180/m"
-    assert rows["least"].rates[0] == RateStatus("8/s", 1)
+    assert found["fewer"].never == "3.5 a second arrive for the rate 180/m"
+    assert found["least"].rates[0] == RateStatus("8/s", 1)
 
 
 @pytest.mark.parametrize("permits", [2, 8, 40])
@@ -249,44 +222,45 @@ def test_a_simulation_prints_as_a_table() -> None:
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
+#: A wrong option, and how to write it in Python and in a shell.
+WRONG = rows("""
+arrivals='5' => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals='x0' => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals=True => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+arrivals=-1 => arrivals='x1.5' or arrivals='5/s' | --arrivals x1.5 or --arrivals 5/s
+run_time='0s' => run_time='x2' or run_time='0.4s' | --runtime x2 or --runtime 0.4s
+run_time=float('inf') => run_time='x2' or run_time='0.4s' | --runtime x2 or --runtime 0.4s
+spread=11 => spread=0.5 | --spread 0.5
+spread='1' => spread=0.5 | --spread 0.5
+lasts=0 => lasts=3600 |
+lasts='1h' => lasts=3600 |
+target=-1 => target=2 |
+seed=1.5 => seed=0 |
+""")
+
+
+@pytest.mark.parametrize(("code", "fixes"), WRONG)
+def test_a_wrong_option_gets_its_name_and_the_fix(code: str, fixes: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        eval(f"read_question({code})")
+    python, shell = fixes.split(" |")
+    assert str(caught.value).startswith(f"simulate: {code.partition('=')[0]} must be ")
+    assert str(caught.value).endswith(f"write {python}")
+    assert caught.value.shell.endswith(shell.strip())
+
+
 @pytest.mark.parametrize(
-    ("given", "python", "shell"),
+    ("options", "per_second", "seconds"),
     [
-        ({"arrivals": "5"}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
-        ({"arrivals": "x0"}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
-        ({"arrivals": True}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
-        ({"arrivals": -1}, "arrivals='x1.5' or arrivals='5/s'", "--arrivals x1.5 or --arrivals 5/s"),
-        ({"run_time": "0s"}, "run_time='x2' or run_time='0.4s'", "--runtime x2 or --runtime 0.4s"),
-        ({"run_time": inf}, "run_time='x2' or run_time='0.4s'", "--runtime x2 or --runtime 0.4s"),
-        ({"spread": 11}, "spread=0.5", "--spread 0.5"),
-        ({"spread": "1"}, "spread=0.5", "--spread 0.5"),
-        ({"lasts": 0}, "lasts=3600", ""),
-        ({"lasts": "1h"}, "lasts=3600", ""),
-        ({"target": -1}, "target=2", ""),
-        ({"seed": 1.5}, "seed=0", ""),
+        ({"arrivals": "5/s", "run_time": "0.4s"}, 5.0, 0.4),
+        ({"arrivals": "30/m", "run_time": "1m30s"}, 0.5, 90.0),
+        ({"arrivals": "0.5/m", "run_time": timedelta(minutes=2)}, 1 / 120, 120.0),
+        ({"arrivals": 0.25, "run_time": 3}, 0.25, 3.0),
     ],
 )
-def test_a_wrong_option_gets_its_name_and_the_fix(given: dict[str, Any], python: str, shell: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        read_question(**given)
-    (option,) = given
-    assert str(caught.value).startswith(f"simulate: {option} must be ")
-    assert str(caught.value).endswith(f"write {python}")
-    assert caught.value.shell.endswith(shell)
-
-
-@pytest.mark.parametrize(
-    ("given", "per_second"), [("5/s", 5.0), ("30/m", 0.5), ("0.5/m", 1 / 120), (5, 5.0), (0.25, 0.25)]
-)
-def test_arrivals_are_read(given: Any, per_second: float) -> None:
-    assert read_question(arrivals=given, run_time=1).load(None, 1).per_second == pytest.approx(per_second)
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"), [("0.4s", 0.4), ("1m30s", 90.0), (timedelta(minutes=2), 120.0), (3, 3.0)]
-)
-def test_a_run_time_is_read(given: Any, seconds: float) -> None:
-    assert read_question(arrivals=1, run_time=given).load(None, 1).run_time == pytest.approx(seconds)
+def test_arrivals_and_run_times_are_read(options: dict[str, Any], per_second: float, seconds: float) -> None:
+    load = read_question(**options).load(None, 1)
+    assert (load.per_second, load.run_time) == pytest.approx((per_second, seconds))
 
 
 def test_a_multiple_needs_counts() -> None:

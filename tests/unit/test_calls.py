@@ -1,0 +1,189 @@
+"""The calls of a worker: slots beside large messages, pauses, renewals, and replies that are passed on to the gate."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange_reply import Answer, read_exchanged
+from celery_throttle.store.portions import MOST_RENEWED
+from celery_throttle.store.reading import UnreadableReply
+from celery_throttle.store.servers.client import TIMEOUT
+from celery_throttle.worker.held_back.saving import Saving
+from celery_throttle.worker.runs import Permit
+from celery_throttle.worker.store_side import calls as module
+from celery_throttle.worker.store_side.calls import Calls
+from celery_throttle.worker.store_side.decisions import deliver
+from celery_throttle.worker.store_side.renewals import renewals
+from tests.support.timers import Timers
+
+NOTHING: Any = None
+
+
+@pytest.mark.parametrize(("size", "slots"), [(10, [2, 2, 2]), (1 << 20, [0, 2, 0])])
+def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: list[int]) -> None:
+    """A plain task waits for a slot that is offered; parked tasks must not wait until all large ones are through."""
+    offered: list[int] = []
+    nothing: Any = lambda *_: None  # noqa: E731
+    outbox = SimpleNamespace(has_bytes=lambda fewest: size >= fewest, next_batch=lambda slots, _: offered.append(slots))
+    calls: Any = SimpleNamespace(number=0, hungry=True, outbox=outbox, _call_of=nothing, _ask=nothing)
+    calls._slow, calls._most_bytes = False, 1 << 20
+    hungry = []
+    for _ in range(3):
+        Calls.send(calls, 2)
+        hungry.append(calls.hungry)
+    assert offered == slots
+    assert hungry == [each == 0 for each in slots], "slots that were not offered are offered next"
+
+
+# -- calls to a store that refuses them or was away --------------------------------------------------------------------
+
+
+class Loop(Timers):
+    """The loop, too; nothing turns here."""
+
+    def every_turn(self, tick: Any) -> None: ...
+
+
+def test_calls_paused_after_a_hurry_wait_for_the_later_pause() -> None:
+    """Else each hurry of a worker that stops adds a try in each second."""
+    timers = Loop()
+    gate: Any = SimpleNamespace(put_off=lambda runs, again: timers.later(1.0, again))
+    link: Any = SimpleNamespace(hurry=lambda: None, up=False)
+    calls = Calls("", NOTHING, "w", {}, gate, lambda calls: (link, NOTHING), NOTHING)
+    calls._pause(ValueError("full"), [])
+    calls.hurry()
+    paused = [calls.paused]
+    calls._pause(ValueError("full"), [])
+    for _ in range(2):
+        timers.ring_one()
+        paused.append(calls.paused)
+    assert paused == [False, True, False]
+
+
+def test_saving_paused_after_a_hurry_waits_for_the_later_pause() -> None:
+    timers: Any = Loop()
+    link: Any = SimpleNamespace(hurry=lambda: None)
+    durability: Any = SimpleNamespace(kind="replica")
+    held: Any = SimpleNamespace(of=lambda *_, **__: [], has=lambda *_: True)
+    saving = Saving("", NOTHING, durability, NOTHING, held, lambda saving: link, timers, timers)
+    saving._refused(ValueError("full"))
+    saving.hurry()
+    settled = [saving.settled]
+    saving._refused(ValueError("full"))
+    for _ in range(2):
+        timers.ring_one()
+        settled.append(saving.settled)
+    assert settled == [False, True, False]
+
+
+def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store then prolongs the leases that could not be renewed."""
+    now, reported = 100.0, list[float]()
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+
+    def declarations(*_: object, away: float, worker: str) -> list[Any]:
+        assert worker == "w"
+        reported.append(away)
+        return [NOTHING]
+
+    store: Any = SimpleNamespace(declarations=declarations)
+    gate: Any = SimpleNamespace(store_lost=lambda *_: None)
+    link: Any = SimpleNamespace(send=lambda *_: None)
+    listener: Any = SimpleNamespace(published=lambda **_: None, start_over=lambda _: None)
+    calls = Calls("", store, "w", {}, gate, lambda calls: (link, listener), NOTHING)
+    calls.up()
+    calls.broken(ConnectionError())
+    now = 130.0
+    calls.up()
+    assert reported == [0.0, 30.0 + TIMEOUT]  # it was silent for so long before the connection broke
+
+
+# -- renewals ----------------------------------------------------------------------------------------------------------
+
+
+def pages_of(permits: list[Permit]) -> list[tuple[int, list[str]]]:
+    """Return for each call: after which call it was put together, and the holders that it renews."""
+    found = []
+    for page in renewals(Store(Keys("x"), 12.0), "w", 7, permits):
+        text = json.loads(str(page.call.arguments[-1]))
+        held = [row["task"] for row in text["held"]]
+        assert [each.run and each.run.arrival.task for each, _ in page.rows] == held
+        found.append((text["number"], held))
+    return found
+
+
+def permit(task: str) -> Permit:
+    run: Any = SimpleNamespace(arrival=Arrival(task, "1:gpu", nonce=f"w:{task}"))
+    return Permit(run)
+
+
+def test_task_going_back_is_renewed_and_never_put_back() -> None:
+    """The store puts nothing back if it has a later call of the worker, as it does of any after this number."""
+    permits = [permit(task) for task in "abc"]
+    permits[1].go_back()
+    assert pages_of(permits) == [(7, ["a", "c"]), (-1, ["b"])]
+
+
+def test_many_are_renewed_in_pages() -> None:
+    tasks = [str(number) for number in range(MOST_RENEWED + 1)]
+    assert pages_of([permit(task) for task in tasks]) == [(7, tasks[:-1]), (7, tasks[-1:])]
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+RECORD = {"v": 2, "nonce": "w:1.0", "needs": "1:gpu", "queue": "q", "ticket": 10_000, "since": 2000}
+
+
+def reply(*grants: Any, asked: Any = ()) -> list[Any]:
+    """Return a reply as exchange.lua does."""
+    return [1, list(asked), list(grants), 0, 0, [], [], [], 1, []]
+
+
+def grant(task: str, record: bytes | None = None, **changed: Any) -> list[Any]:
+    packed = json.dumps({name: value for name, value in (RECORD | changed).items() if value is not None}).encode()
+    return [task.encode(), packed if record is None else record, b"message"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(grant("bad", b'{"code":"\xff"}'), grant("bad", b"["), grant("bad", b"7"), grant("bad", needs="x:gpu")),
+        *(grant("bad", needs=7), grant("bad", nonce=None), grant("bad", ticket="now"), grant("bad", lock=[1])),
+        grant("bad", lock={"verdict": "run"}),
+    ],
+)
+def test_a_grant_that_cannot_be_read_costs_itself_alone(bad: list[Any]) -> None:
+    found = read_exchanged(reply(grant("t1"), bad, grant("t2")))
+    assert found is not None
+    assert [each.task for each in found.grants] == ["t1", "t2"]
+    ((task, why),) = found.unread
+    assert task == "bad"
+    assert why
+
+
+@pytest.mark.parametrize("raw", [b"OK", None, [], [1, 2], reply(asked=["x"]), reply("row"), reply(7)])
+def test_a_reply_that_is_none_counts_as_lost(raw: Any) -> None:
+    with pytest.raises(UnreadableReply, match="cannot be read"):
+        read_exchanged(raw)
+
+
+def test_error_about_one_row_leaves_the_others() -> None:
+    done: list[Any] = []
+
+    def take(row: Any, *_: object) -> None:
+        done.append(row)
+        raise ValueError(row)
+
+    takers = ("refused", "parked", "has_run", "crowded", "sent_back", "granted", "resumed", "withdrawn")
+    gate: Any = SimpleNamespace(**dict.fromkeys(takers, take))
+    batch: Any = SimpleNamespace(arrived=["t1", "t2"])
+    rows: Any = SimpleNamespace(arrived=[Answer.PARKED, Answer.GRANTED], grants=["t3", "t4"], withdrawn=["t5", "t6"])
+    deliver(gate, "", batch, rows)
+    assert done == ["t1", "t2", "t3", "t4", "t5", "t6"]
