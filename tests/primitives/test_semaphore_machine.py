@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives.semaphore_calls import SemaphoreCalls, Turn
 from celery_throttle.store.scripts import Call
-from tests.primitives.faults import StoreClock
-from tests.primitives.resending import Resending
+from tests.primitives.faults import Resending, StoreClock
 from tests.support.machines import run_machine
 
 #: Far enough away that no key ends by the real clock.
@@ -25,6 +24,10 @@ OWN_LIMIT = 2
 
 picks = st.integers(0, 12)
 sent = st.sampled_from((1, 1, 1, 2, 3))
+
+
+def _key(part: str) -> str:
+    return f"{{throttle}}:2:semaphore:{part}:a"
 
 
 @dataclass
@@ -115,9 +118,6 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.model = Model(START_US // 1000)
         self.turns: list[tuple[Turn, str]] = []
         self.released: set[str] = set()
-        #: the content of the store after the step before
-        self.held: set[str] = set()
-        self.line: dict[str, int] = {}
 
     def teardown(self) -> None:
         """After the work, only the proofs of carried out releases are left."""
@@ -187,47 +187,22 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.client.flushall()
         self.clock.move(0)
         self.released.clear()
-        self.held.clear()
-        self.line.clear()
-        self.model.holders.clear()
-        self.model.line.clear()
-        self.model.limit = OWN_LIMIT
+        self.model = Model(self.model.now)
 
     @invariant()
     def the_store_agrees(self) -> None:
-        leases: Any = self.client.zrange(self._key("leases"), 0, -1, withscores=True)
-        assert {permit.decode(): int(till) for permit, till in leases} == self.model.holders
-        waiting = [place.turn.permit for place in self.model.line]
-        assert self._members("line") == waiting
-        looks: Any = self.client.zrange(self._key("looks"), 0, -1, withscores=True)
-        assert {permit.decode(): int(till) for permit, till in looks} == {
-            place.turn.permit: place.till for place in self.model.line
-        }
-        assert self._fields("holders") == set(self.model.holders)
-        assert self._fields("waiters") == set(waiting)
-
-    @invariant()
-    def a_permit_is_granted_only_if_one_is_free_and_to_who_is_first(self) -> None:
-        """Without a look at the model, but for the limit."""
-        held = set(self._members("leases"))
-        rows: Any = self.client.zrange(self._key("line"), 0, -1, withscores=True)
-        line = {permit.decode(): int(ticket) for permit, ticket in rows}
-        granted = held - self.held
-        if granted:
-            assert len(held) <= self.model.limit
-            still = [ticket for permit, ticket in line.items() if permit in self.line]
-            assert all(self.line.get(permit, 10**20) < ticket for permit in granted for ticket in still)
-        stayed = [ticket for permit, ticket in line.items() if permit in self.line]
-        came = [ticket for permit, ticket in line.items() if permit not in self.line]
-        assert max(stayed, default=0) < min(came, default=10**20)
-        self.held, self.line = held, line
+        waiting = {place.turn.permit: place.till for place in self.model.line}
+        assert self._scores("leases") == self.model.holders
+        assert list(self._scores("line")) == list(waiting)
+        assert self._scores("looks") == waiting
+        for part, permits in (("holders", self.model.holders), ("waiters", waiting)):
+            fields: Any = self.client.hkeys(_key(part))
+            assert {field.decode() for field in fields} == permits.keys()
 
     @invariant()
     def each_hint_went_to_whom_it_was_for(self) -> None:
-        heard = []
-        while message := self.hints.get_message(timeout=0):
-            heard.append(message["data"].split(b" ")[2].decode())
-        while len(heard) < len(self.model.hints) and (message := self.hints.get_message(timeout=1)):
+        heard: list[str] = []
+        while message := self.hints.get_message(timeout=int(len(heard) < len(self.model.hints))):
             heard.append(message["data"].split(b" ")[2].decode())
         assert heard == self.model.hints
         self.model.hints.clear()
@@ -235,28 +210,19 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @invariant()
     def every_key_ends_but_the_limit(self) -> None:
         for key in self.client.scan_iter():
-            assert (self.client.pttl(key) > 0) is (key not in {b"{clock}", self._key("limit").encode()})
+            assert (self.client.pttl(key) > 0) is (key not in {b"{clock}", _key("limit").encode()})
 
     def _acquire(self, turn: Turn, channel: str, stay: int, times: int) -> None:
         self.client.times = times
-        expected = self.model.acquire(turn, channel, stay)
-        for _ in range(times - 1):
-            expected = self.model.acquire(turn, channel, stay)
-        assert self._call(self.calls.acquire(turn, stay / 1000, channel))[0] == expected
+        expected = [self.model.acquire(turn, channel, stay) for _ in range(times)]
+        assert self._call(self.calls.acquire(turn, stay / 1000, channel))[0] == expected[-1]
 
     def _call(self, call: Call) -> Any:
         return self.clock.execute(self.client, call)
 
-    def _members(self, part: str) -> list[str]:
-        members: Any = self.client.zrange(self._key(part), 0, -1)
-        return [member.decode() for member in members]
-
-    def _fields(self, part: str) -> set[str]:
-        fields: Any = self.client.hkeys(self._key(part))
-        return {field.decode() for field in fields}
-
-    def _key(self, part: str) -> str:
-        return f"{{throttle}}:2:semaphore:{part}:a"
+    def _scores(self, part: str) -> dict[str, int]:
+        members: Any = self.client.zrange(_key(part), 0, -1, withscores=True)
+        return {member.decode(): int(score) for member, score in members}
 
     def _pick(self, pick: int) -> tuple[Turn, str]:
         # Recent ones are the interesting ones.
