@@ -62,7 +62,8 @@ STEPS = {
         ("add id=a", OverflowError, MOST),
         ("advance 1 0", OverflowError, MOST),
         ("add -1 id=a", MOST - 1, MOST - 1),
-        (f"compare_and_set {MOST - 1} -{MOST}", True, -MOST),
+        (f"compare_and_set {MOST - 1} -{MOST - 1}", True, 1 - MOST),
+        ("add -1", -MOST, -MOST),
         ("add -1", OverflowError, -MOST),
     ],
     "a call with an id again has its first reply": [

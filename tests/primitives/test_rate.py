@@ -125,7 +125,7 @@ def test_calls_are_allowed_or_come_again(
     api = make("api", rates, burst=burst)
     for moved, cost, wait, remaining in calls:
         clock.move(moved)
-        assert api.peek(cost).retry_after == wait
+        assert (api.peek() if cost == 1 else api.peek(cost)).retry_after == wait
         decision = api.acquire(cost)
         assert decision == Decision(allowed=not wait, retry_after=wait, remaining=remaining)
         assert bool(decision) is (wait == 0)
