@@ -24,7 +24,7 @@ from celery_throttle.primitives.driving import ask
 from celery_throttle.primitives.mailbox import IDLE, Mailbox
 from celery_throttle.primitives.semaphore_calls import Granted, Turn, Waits, hinted
 from celery_throttle.store.scripts import Call, execute
-from tests.primitives.pace import channels, listening, look_often
+from tests.primitives.pace import channels, listening
 from tests.store.cost import commands
 from tests.support.waiting import until
 
@@ -202,17 +202,6 @@ def test_a_hint_is_a_permit_if_it_is_meant_and_fresh(hint: str | None, asked_ago
     assert granted == (Granted(7, asked_at + 30) if is_granted else None)
 
 
-def test_hint_for_another_caller_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(one)
-
-    async def says(_: Mailbox, __: float) -> str:
-        return "60000 1 ffffffffffffffffx"
-
-    monkeypatch.setattr(Mailbox, "wait", says)
-    assert one.acquire("x", timeout=0.2) is None
-    assert one.waiting() == 0
-
-
 def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is up, but before it can leave the line the permit is its own."""
     held = take(one)
@@ -341,17 +330,3 @@ def test_a_full_server_lets_renew_look_and_release(
     for _ in range(2):
         assert redis.execute_command(*script)[0] == 1
     assert following.release()
-
-
-def test_user_without_publish_rights_grants_without_a_hint(
-    one: FairSemaphore, redis: Redis, server: EmbeddedServer, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look_often(monkeypatch)
-    redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
-    with Redis.from_url(server.url, username="mute", password="x") as client:
-        held = take(FairSemaphore(client, "one", 1))
-        (future,) = wait_in_line(one, redis, pool, 1)
-        assert held.release()
-        assert names(one) == ["0"]
-        assert future.result(20)
-    redis.acl_deluser("mute")
