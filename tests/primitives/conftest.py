@@ -1,22 +1,17 @@
-"""Fixtures: both sides (threads, asyncio), clients in trouble, three servers."""
+"""Fixtures: both sides (threads, asyncio), clients and servers in trouble."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import IdentityLock, semaphore
-from tests.conftest import new_server
-from tests.primitives.cluster import Cluster
-from tests.primitives.resending import Resending
+from tests.primitives.faults import Resending
 from tests.primitives.sides import AsyncioSide, SyncSide
 
 
@@ -65,31 +60,8 @@ def resending(server: EmbeddedServer, redis: Redis) -> Iterator[Resending]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[list[EmbeddedServer]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(new_server()) for _ in range(3)]
-
-
 @pytest.fixture
-def cluster(running: list[EmbeddedServer]) -> Iterator[Cluster]:
-    """Three servers; each test leaves them running or not, as it likes."""
-    with ExitStack() as stack:
-
-        def connect(server: EmbeddedServer, timeout: float) -> Redis:
-            client: Redis = Redis.from_url(server.url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
-            stack.callback(client.close)
-            return client
-
-        for server in running:
-            if server.running:
-                server.thaw()
-            else:
-                server.restart()
-        views = [connect(server, 5) for server in running]
-        # Longer than any test may take: it is not the client that ends the wait for a server.
-        clients, hasty = [connect(server, 30) for server in running], [connect(server, 0.05) for server in running]
-        yield Cluster(running, clients, views, hasty)
-        for server in running:
-            if server.running:
-                server.thaw()
+def full(redis: Redis) -> Iterator[Callable[[], object]]:
+    """Called, it lets the server take no more data until the test ends."""
+    yield lambda: redis.config_set("maxmemory", 1)
+    redis.config_set("maxmemory", 0)

@@ -64,6 +64,12 @@ class LeasedLock:
         info = IdentityLock(self.view).locked_by("a")
         return Shown(info.owner, info.fencing_token, info.lease_left, info.since) if info else None
 
+    def there(self) -> Shown:
+        """Return the holder, who must be there."""
+        found = self.shown()
+        assert found is not None
+        return found
+
     def nearly_end(self) -> None:
         """Let the lease in the store be shorter than any that a test asks for."""
         self.view.pexpire(self.key, 20_000)

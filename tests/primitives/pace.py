@@ -1,4 +1,4 @@
-"""Time in the test's own hands: ended leases, the rate of renewals and of looks."""
+"""Time in the test's own hands: ended leases, the rate of renewals and of looks; and the callers that wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_throttle.primitives.lease import Lease
 
-__all__ = ["end_here", "end_permits", "look_often", "renew_often", "renewed_since"]
+__all__ = ["channels", "end_here", "end_permits", "listening", "look_often", "renew_often", "renewed_since"]
 
 BASE = "celery_throttle.primitives.lease"
 
@@ -48,3 +48,13 @@ def renewed_since(held: Lease) -> Callable[[], bool]:
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting callers look by themselves five times a second."""
     monkeypatch.setattr(f"{BASE}._LOOK_AGAIN", 0.2)
+
+
+def channels(client: Redis) -> list[bytes | str]:
+    """Return the channels with a subscriber, except those of results and wake-ups."""
+    return [each for kind in ("lock", "semaphore") for each in client.pubsub_channels(f"{{throttle}}:2:{kind}:*")]
+
+
+def listening(client: Redis) -> int:
+    """Return the number of the subscribers."""
+    return sum(count for _, count in client.pubsub_numsub(*channels(client)))

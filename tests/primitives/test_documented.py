@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_throttle.primitives import Counter, FairSemaphore, IdentityLock, RateLimiter, Redlock
-from tests.primitives.cluster import Cluster
+from celery_throttle.primitives import Counter, FairSemaphore, IdentityLock, RateLimiter
 
 LUA = files("celery_throttle.store") / "lua"
 
@@ -55,24 +54,18 @@ def test_the_example_runs(
         assert names["orders"].get() == 0
 
 
-def test_the_example_of_a_redlock_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redis.Redis", lambda port: cluster.clients[port - 6379])
-    names: dict[str, Any] = {}
-    exec(example(Redlock), names)
-    assert names["held"].release() is True
-
-
-@pytest.mark.parametrize("script", ["rate/bookings", "rate/take", "rate/peek", "rate/cancel", *(
-    f"counter/{name}" for name in ("value", "call", "get", "add", "advance", "compare_and_set", "get_and_reset")
-)])  # fmt: skip
-def test_a_script_uses_the_keys_that_it_is_given(script: str) -> None:
-    """So that a cluster can route it."""
-    used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", (LUA / f"{script}.lua").read_text("utf-8"))
-    assert {key for command, key in used if command != "TIME"} <= {"VALUE", "CALL", "KEYS[1]", "RATE"}
-
-
-@pytest.mark.parametrize("directory", ["counter", "lock", "rate", "semaphore"])
-def test_a_script_reads_the_time_once_at_most(directory: str) -> None:
-    """Two would differ, before Redis 7.2. A shared part reads it for its scripts."""
-    texts = [path.read_text("utf-8") for path in (LUA / directory).iterdir()]
-    assert sum(text.count("'TIME'") for text in texts) == 1
+@pytest.mark.parametrize(
+    ("directory", "keys"),
+    [
+        ("counter", "VALUE CALL KEYS[1]"),
+        ("lock", "LOCK FENCE RECEIPT"),
+        ("rate", "RATE"),
+        ("semaphore", "LEASES HOLDERS LINE LOOKS WAITERS LIMIT RECEIPT key"),
+    ],
+)
+def test_scripts_use_the_keys_that_they_are_given_and_read_the_time_once(directory: str, keys: str) -> None:
+    """So that a cluster can route them; and two times would differ, before Redis 7.2."""
+    text = "\n".join(path.read_text("utf-8") for path in (LUA / directory).iterdir())
+    assert text.count("'TIME'") == 1
+    used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", text)
+    assert {key for command, key in used if command != "TIME" and key} <= set(keys.split())

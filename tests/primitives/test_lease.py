@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import re
 import socket
@@ -27,12 +26,13 @@ from celery_throttle.errors import LeaseLost, NotAcquired
 from celery_throttle.primitives import lease as leases
 from celery_throttle.primitives import lock, semaphore
 from celery_throttle.primitives.driving import ask, run
+from celery_throttle.primitives.mailbox import IDLE
 from celery_throttle.store.scripts import Call
-from tests.primitives.faults import impatience, impatient_client
+from tests.primitives.faults import Resending, impatience, impatient_client
 from tests.primitives.leased import KINDS, LeasedLock
-from tests.primitives.pace import end_here, look_often, renew_often
-from tests.primitives.resending import Resending
+from tests.primitives.pace import end_here, listening, look_often, renew_often
 from tests.primitives.sides import AsyncioSide, SyncSide
+from tests.store.cost import commands
 from tests.support.waiting import until
 
 
@@ -57,42 +57,36 @@ def other(kind: type[LeasedLock], redis: Redis) -> LeasedLock:
 
 
 def test_one_holder_at_a_time(one: LeasedLock, other: LeasedLock) -> None:
-    """Of all callers of both sides."""
+    """Of all callers of both sides, also after the store has lost its data."""
     held = one.take()
     assert one.acquire() is None
     assert other.acquire() is None
     assert held.release() is True
-    assert other.number(other.take()) > one.number(held)
+    second = other.take()
+    assert other.number(second) > one.number(held)
+    one.view.flushall()
+    assert one.number(one.take()) > other.number(second)
+    with pytest.raises(LeaseLost):
+        second.renew()
 
 
-def test_handle_has_the_data_of_its_grant(one: LeasedLock) -> None:
-    held = one.take("web-1", 30)
-    assert (held.identity, held.owner, held.lost) == ("a", "web-1", False)
-    assert 20 < held.lease_left <= 30
-    assert repr(held).startswith(f"<{type(getattr(held, 'thing', held)).__name__} 'a' ")
-    held.release()
-    assert (held.lost, held.lease_left) == (False, 0)
-
-
-def test_holder_is_shown(one: LeasedLock) -> None:
+def test_handle_and_store_have_the_data_of_a_grant(one: LeasedLock, side: SyncSide) -> None:
     assert one.shown() is None
     held = one.take("é 1", 30)
-    first = one.shown()
-    assert first is not None
+    assert (held.identity, held.owner, held.lost) == ("a", "é 1", False)
+    assert 20 < held.lease_left <= 30
+    assert repr(held).startswith(f"<{type(getattr(held, 'thing', held)).__name__} 'a' ")
+    first = one.there()
     assert (first.owner, first.number) == ("é 1", one.number(held))
     assert 20 < first.lease_left <= 30
     assert abs(first.since - datetime.now(timezone.utc)) < timedelta(seconds=5)
     held.renew(90)
-    second = one.shown()
-    assert second is not None
-    assert second.since == first.since, "of the grant, not of the renewal"
-
-
-def test_a_holder_without_a_name_can_be_found(one: LeasedLock) -> None:
+    assert one.there().since == first.since, "of the grant, not of the renewal"
+    assert side.at_work() == 0, "not renewed unless that is asked for"
+    held.release()
+    assert (held.lost, held.lease_left) == (False, 0)
     one.take()
-    shown = one.shown()
-    assert shown is not None
-    assert shown.owner.startswith(f"{socket.gethostname()}:{os.getpid()}")
+    assert one.there().owner.startswith(f"{socket.gethostname()}:{os.getpid()}"), "without a name"
 
 
 def test_an_end_of_the_lease_frees_it(one: LeasedLock, other: LeasedLock) -> None:
@@ -100,23 +94,19 @@ def test_an_end_of_the_lease_frees_it(one: LeasedLock, other: LeasedLock) -> Non
     late = one.take("late", 0.3)
     held = one.acquire(blocking=True, timeout=20)
     assert one.number(held) > one.number(late)
+    assert late.lost
     with pytest.raises(LeaseLost, match="'a' is not held by late any more"):
         late.renew()
     assert late.release() is False
-    assert late.lost
-    shown = other.shown()
-    assert shown is not None
-    assert shown.number == one.number(held)
-    assert shown.lease_left > 30
+    assert other.there().number == one.number(held)
+    assert other.there().lease_left > 30
 
 
 def test_renewing_lengthens_the_lease_from_now_on(one: LeasedLock) -> None:
     held = one.take(lease=50)
     for lease, least, most in [(None, 40, 50), (100, 90, 100), (None, 90, 100)]:
         assert held.renew(lease), "None is as long as the last time"
-        shown = one.shown()
-        assert shown is not None
-        assert least < shown.lease_left <= most
+        assert least < one.there().lease_left <= most
         assert least < held.lease_left <= most
 
 
@@ -132,49 +122,29 @@ def test_late_renewal_that_the_store_accepts_is_no_loss(one: LeasedLock) -> None
     assert one.renewed()
 
 
-def test_a_released_one_cannot_be_renewed(one: LeasedLock) -> None:
+def test_a_released_one_is_released_once_and_not_renewed(one: LeasedLock) -> None:
     held = one.take()
-    held.release()
+    assert held.release()
     with pytest.raises(LeaseLost, match="was released"):
         held.renew()
     assert not held.lost
-
-
-def test_repeated_release_has_the_same_answer(one: LeasedLock) -> None:
-    """And releases nothing a second time."""
-    held = one.take()
-    assert held.release()
     one.take()
-    assert held.release()
+    assert held.release(), "the same answer"
     assert one.shown() is not None
 
 
-def test_lost_data_is_a_loss(one: LeasedLock) -> None:
-    held = one.take()
-    one.view.flushall()
-    with pytest.raises(LeaseLost):
-        held.renew()
-    assert held.lost
-
-
-def test_scripts_forgotten_in_between_do_not_matter(one: LeasedLock) -> None:
-    held = one.take()
-    for step in (held.renew, one.shown, held.release):
-        one.view.script_flush()
-        assert step()
-
-
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 3}])
-def test_any_kind_of_client_will_do(
+def test_any_kind_of_client_and_scripts_forgotten_in_between(
     kind: type[LeasedLock], side: SyncSide, redis: Redis, server: EmbeddedServer, options: Any
 ) -> None:
     one = kind(side, side.client(server.url, **options), redis)
+    redis.script_flush()
     held = one.take("é")
-    shown = one.shown()
-    assert shown is not None
-    assert (shown.owner, shown.number) == ("é", one.number(held))
+    assert (one.there().owner, one.there().number) == ("é", one.number(held))
     assert one.acquire(blocking=True, timeout=0.05) is None
-    assert held.release()
+    for step in (held.renew, held.release):
+        redis.script_flush()
+        assert step()
 
 
 # -- a reply that was lost ---------------------------------------------------------------------------------------------
@@ -184,9 +154,7 @@ def test_calls_sent_twice_are_one(resending: Resending, kind: type[LeasedLock], 
     """Also a release, if another caller held it before the second was carried out."""
     one = kind(SyncSide(), resending, other.view)
     held = one.take()
-    shown = one.shown()
-    assert shown is not None
-    assert shown.number == one.number(held)
+    assert one.there().number == one.number(held)
     assert held.renew()
     resending.between = lambda: other.take().release()
     assert held.release() is True
@@ -215,7 +183,10 @@ def test_hold_releases_at_the_end_of_any_block(one: LeasedLock) -> None:
         assert one.number(held)
     with pytest.raises(KeyError), one.hold():
         raise KeyError
-    assert one.shown() is None
+    with one.hold() as held:
+        held.release()
+        successor = one.take()
+    assert successor.renew(), "released once"
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
@@ -233,13 +204,6 @@ def test_the_end_of_a_block_reports_a_loss(one: LeasedLock) -> None:
     with pytest.raises(KeyError), one.hold():  # noqa: PT012 - what happens in the block is the test
         one.lose()
         raise KeyError
-
-
-def test_releasing_inside_the_block_is_fine(one: LeasedLock) -> None:
-    with one.hold() as held:
-        held.release()
-        successor = one.take()
-    assert successor.renew()
 
 
 def test_an_error_of_redis_does_not_hide_that_of_the_block(
@@ -283,13 +247,6 @@ def test_a_release_ends_the_thread(kind: type[LeasedLock], redis: Redis) -> None
     assert held.release()
 
 
-def test_without_renewal_it_does_not_last(one: LeasedLock, side: SyncSide) -> None:
-    held = one.take(lease=0.6)
-    assert side.at_work() == 0
-    until(lambda: one.shown() is None)
-    until(lambda: held.lost)
-
-
 def test_renewal_ends_with_the_last_reference(one: LeasedLock, side: SyncSide, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that forgets its lock must not keep it from all others; also as a part of a cycle."""
     if side.is_async:
@@ -304,28 +261,24 @@ def test_renewal_ends_with_the_last_reference(one: LeasedLock, side: SyncSide, m
 
 
 def test_a_loss_is_reported_once(one: LeasedLock, side: SyncSide, caplog: pytest.LogCaptureFixture) -> None:
-    """By the flag, the callback and the log."""
+    """By the flag, the callback and the log; a callback that fails is logged."""
     told: list[Any] = []
-    held = one.take(lease=0.6, renew=True, on_lost=told.append)
-    with caplog.at_level(logging.WARNING, "celery_throttle"):
-        one.lose()
-        until(lambda: told)
+
+    def tell(held: Any) -> None:
+        told.append(held)
+        raise KeyError(held.identity)
+
+    held = one.take(lease=0.6, renew=True, on_lost=tell)
+    one.lose()
+    until(lambda: told)
     until(lambda: side.at_work() == 0)
     assert held.lost
     with pytest.raises(LeaseLost):
         held.renew()
     assert held.release() is False
     assert told == [held]
-    assert [record.message.split(":")[0] for record in caplog.records] == ["lease_lost"]
-
-
-def test_a_callback_that_fails_is_logged(one: LeasedLock, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(held: Any) -> None:
-        raise KeyError(held.identity)
-
-    held = one.take(on_lost=fail)
-    one.lose()
-    assert held.release() is False
+    said = [record.message.split(":")[0] for record in caplog.records if record.name.startswith("celery_throttle")]
+    assert said == ["lease_lost", "celery_throttle"]
     assert "on_lost of 'a' failed" in caplog.text
 
 
@@ -403,23 +356,40 @@ def test_connections_and_scripts_lost_while_waiting(
     assert future.result(20)
 
 
-def test_the_timeout_is_kept(one: LeasedLock) -> None:
+def test_the_timeout_is_kept_and_waiting_costs_next_to_nothing(
+    kind: type[LeasedLock], side: SyncSide, redis: Redis, server: EmbeddedServer
+) -> None:
+    """Polling would be a hundred attempts. A socket timeout that is shorter than the wait does not matter."""
+    one = kind(side, side.client(server.url, socket_timeout=0.1), redis)
     one.take()
-    for timeout in (0, 0.01, 0.3):
+    for timeout in (0, 0.01, 0.7):
         started = time.monotonic()
-        assert one.acquire(blocking=True, timeout=timeout) is None
+        with commands(redis) as calls:
+            assert one.acquire(blocking=True, timeout=timeout) is None
         assert timeout <= time.monotonic() - started < timeout + 10
+        assert calls["evalsha"] <= 4
+        assert sum(calls.values()) < 80
         assert one.waiting() == 0
 
 
-def test_a_socket_timeout_shorter_than_the_wait_does_not_matter(
-    kind: type[LeasedLock], side: SyncSide, redis: Redis, server: EmbeddedServer
-) -> None:
-    one = kind(side, side.client(server.url, socket_timeout=0.1), redis)
-    one.take()
-    started = time.monotonic()
-    assert one.acquire(blocking=True, timeout=0.7) is None
-    assert 0.7 <= time.monotonic() - started < 10
+def test_one_at_a_time_under_contention(one: LeasedLock, pool: ThreadPoolExecutor) -> None:
+    """Each caller gets it in the end, never two at once, each with a greater number than the one before."""
+    inside = threading.Lock()
+    numbers: list[int] = []
+
+    def work() -> None:
+        for _ in range(10):
+            with one.hold(timeout=60) as held:
+                assert inside.acquire(blocking=False)
+                numbers.append(one.number(held))
+                inside.release()
+
+    for future in [pool.submit(work) for _ in range(IDLE + 2)]:
+        future.result(60)
+    assert len(numbers) == 10 * (IDLE + 2)
+    assert numbers == sorted(set(numbers))
+    assert one.shown() is None
+    until(lambda: listening(one.view) <= IDLE)
 
 
 def test_a_hint_that_is_lost_costs_a_moment(
@@ -435,13 +405,23 @@ def test_a_hint_that_is_lost_costs_a_moment(
 
 
 def test_user_without_publish_rights_can_still_release(
-    kind: type[LeasedLock], side: SyncSide, redis: Redis, server: EmbeddedServer
+    kind: type[LeasedLock],
+    side: SyncSide,
+    other: LeasedLock,
+    server: EmbeddedServer,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may not ask for the subscribers either."""
-    redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
-    one = kind(side, side.client(server.url, username="mute", password="x"), redis)
-    assert one.take().release()
-    redis.acl_deluser("mute")
+    """It may not ask for the subscribers either: the waiting caller finds out without a hint."""
+    look_often(monkeypatch)
+    user: dict[str, Any] = {"keys": ["*"], "commands": ["+@all", "-pubsub"], "reset_channels": True}
+    other.view.acl_setuser("mute", enabled=True, nopass=True, **user)
+    held = kind(side, side.client(server.url, username="mute", password="x"), other.view).take(lease=600)
+    future = pool.submit(other.acquire, blocking=True, timeout=30)
+    until(lambda: other.waiting() == 1)
+    assert held.release()
+    assert future.result(20)
+    other.view.acl_deluser("mute")
 
 
 # -- a task that is cancelled ------------------------------------------------------------------------------------------

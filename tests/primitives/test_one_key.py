@@ -47,17 +47,10 @@ def test_any_printable_name_will_do(make: Callable[..., Any], redis: Redis, kind
 
 
 @pytest.mark.parametrize("decode", [False, True])
-def test_any_kind_of_client_will_do(
+def test_any_kind_of_client_and_scripts_forgotten_in_between(
     side: SyncSide, server: EmbeddedServer, redis: Redis, kind: str, decode: bool
 ) -> None:
-    assert redis.dbsize() == 0
     one = side.make(kind, side.client(server.url, decode_responses=decode), "a", *ARGUMENTS[kind])
-    for call, answer in CALLS[kind]:
-        assert call(one) == answer
-
-
-def test_scripts_forgotten_in_between_do_not_matter(make: Callable[..., Any], redis: Redis, kind: str) -> None:
-    one = make(kind, "a", *ARGUMENTS[kind])
     for call, answer in CALLS[kind]:
         redis.script_flush()
         assert call(one) == answer

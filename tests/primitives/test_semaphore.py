@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,12 +20,11 @@ from redis.exceptions import OutOfMemoryError
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import AsyncFairSemaphore, FairSemaphore, PermitInfo
 from celery_throttle.primitives import semaphore as module
-from celery_throttle.primitives.driving import ask, run, settled
+from celery_throttle.primitives.driving import ask
 from celery_throttle.primitives.mailbox import IDLE, Mailbox
+from celery_throttle.primitives.semaphore_calls import Granted, Turn, Waits, hinted
 from celery_throttle.store.scripts import Call, execute
-from tests.primitives.hints import channels, listening
-from tests.primitives.pace import end_permits, look_often
-from tests.primitives.resending import Resending
+from tests.primitives.pace import channels, listening
 from tests.store.cost import commands
 from tests.support.waiting import until
 
@@ -68,19 +66,6 @@ def names(semaphore: Any) -> list[str]:
     return sorted(info.holder for info in semaphore.holders())
 
 
-def keys(client: Redis, *, receipts: bool = False) -> set[str]:
-    return {key.decode() for key in client.scan_iter() if receipts or b":released:" not in key}
-
-
-def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function that does the same."""
-
-    async def call(*args: Any) -> Any:
-        return function(*args)
-
-    return call
-
-
 def wait_in_line(semaphore: Any, redis: Redis, pool: ThreadPoolExecutor, count: int) -> list[Future[Any]]:
     """Start acquires that wait, one after the other, each listening before the next."""
     futures = []
@@ -95,8 +80,9 @@ def wait_in_line(semaphore: Any, redis: Redis, pool: ThreadPoolExecutor, count: 
 # -- so many permits ---------------------------------------------------------------------------------------------------
 
 
-def test_as_many_holders_as_permits(two: Any) -> None:
-    """The name is for people: two permits of one holder are two."""
+def test_as_many_holders_as_permits(two: Any, make: Callable[..., Any]) -> None:
+    """The name is for people: two permits of one holder are two. Other names and prefixes have their own."""
+    assert repr(two).endswith("FairSemaphore 'two'>")
     first, second = take(two, "me"), take(two, "me")
     assert refused(two)
     assert second.ticket > first.ticket
@@ -106,39 +92,14 @@ def test_as_many_holders_as_permits(two: Any) -> None:
     third = take(two, "next")
     assert refused(two)
     assert third.ticket > second.ticket
+    assert (third.name, third.holder) == ("two", "next")
     assert names(two) == ["me", "next"]
-
-
-def test_handle_and_holders_have_the_data_of_a_permit(two: Any) -> None:
-    held = take(two, "web-1")
-    assert (held.name, held.holder) == ("two", "web-1")
-    assert repr(two).endswith("FairSemaphore 'two'>")
-    (info,) = two.holders()
+    (info,) = [info for info in two.holders() if info.holder == "next"]
     assert isinstance(info, PermitInfo)
-    assert re.fullmatch(r"web-1 since .*, lease ends in .*, ticket \d+", str(info))
+    assert re.fullmatch(rf"next since .*, lease ends in .*, ticket {third.ticket}", str(info))
     assert two.waiting() == 0
-
-
-def test_names_and_prefixes_do_not_meet(make: Callable[..., Any]) -> None:
-    for semaphore in (
-        make("FairSemaphore", "a", 1),
-        make("FairSemaphore", "a:a", 1),
-        make("FairSemaphore", "a", 1, prefix="b"),
-    ):
-        take(semaphore)
-        assert refused(semaphore)
-
-
-def test_permit_of_another_holder_cannot_be_released(one: FairSemaphore, redis: Redis) -> None:
-    """Not with its name, and not with that of one that was reclaimed."""
-    take(one, "me")
-    impostor = FairSemaphore(redis, "one", 1)._calls.turn("me", None)
-    for call in (one._calls.release(impostor), one._calls.renew(impostor, 60)):
-        assert execute(redis, call) == 0
-    assert names(one) == ["me"]
-
-
-# -- how many permits --------------------------------------------------------------------------------------------------
+    take(make("FairSemaphore", "two:two", 1))
+    take(make("FairSemaphore", "two", 1, prefix="b"))
 
 
 def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any], redis: Redis) -> None:
@@ -147,7 +108,6 @@ def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any
     assert (three.limit(), one.limit()) == (3, 1)
     three.set_limit(2)
     assert (three.limit(), one.limit()) == (2, 2)
-    assert make("FairSemaphore", "a", 9).limit() == 2
     take(one)
     take(one)
     assert refused(three)
@@ -155,11 +115,11 @@ def test_the_limit_of_the_object_counts_until_one_is_set(make: Callable[..., Any
     assert (three.limit(), one.limit()) == (3, 1)
     assert refused(one)
     take(three)
-    assert f"{KEY}:limit:a" not in keys(redis)
+    assert not redis.exists(f"{KEY}:limit:a")
 
 
 def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any], redis: Redis) -> None:
-    """All of them have it when set_limit returns, in order, and no call runs long."""
+    """All of them have it when set_limit returns, in order, and no call runs long or gets a permit before them."""
     one, many = make("FairSemaphore", "one", 1), make("FairSemaphore", "one", 1000)
     take(one)
     for number in range(600):
@@ -171,54 +131,20 @@ def test_a_limit_that_wakes_more_than_one_call_reaches(make: Callable[..., Any],
     assert [info.holder for info in holders] == ["holder", *map(str, range(600))]
 
 
-# -- keys --------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_stays_when_the_work_is_done(two: Any, redis: Redis) -> None:
-    """Except, for a minute, the proof that a release was carried out."""
-    with two.hold(), two.hold():
-        assert two.acquire(timeout=0.05) is None
-        assert keys(redis) == {f"{KEY}:{part}:two" for part in ("leases", "holders")}
-    assert keys(redis) == set()
-    left = keys(redis, receipts=True)
-    assert len(left) == 2
-    assert all(0 < redis.pttl(key) <= 60_000 for key in left)
-
-
 def test_every_key_ends_by_itself(one: FairSemaphore, redis: Redis) -> None:
-    """Also if all programs die: the holders, and the waiting ones."""
+    """Also if all programs die: the holders, the waiting ones, and the proof that a release was carried out."""
     one.set_limit(2)
+    take(one, lease=60).release()
     take(one, lease=600)
     take(one, lease=60)
     execute(redis, one._calls.acquire(one._calls.turn("waits", 60), 6, "nobody"))
     assert one.waiting() == 1
-    left = {key.split(":")[3]: redis.pttl(key) / 1000 for key in keys(redis) - {f"{KEY}:limit:one"}}
-    assert set(left) == {"leases", "holders", "line", "looks", "waiters"}
+    left = {key.decode().split(":")[3]: redis.pttl(key) / 1000 for key in redis.scan_iter()}
+    assert left.pop("limit") < 0
+    assert set(left) == {"leases", "holders", "line", "looks", "waiters", "released"}
     assert all(600 < left[part] <= 1200 for part in ("leases", "holders")), "no sooner than the last lease"
     assert all(5 < left[part] <= 12 for part in ("line", "looks", "waiters"))
-
-
-# -- a reply that was lost ---------------------------------------------------------------------------------------------
-
-
-def test_a_place_in_line_asked_for_twice_is_one(resending: Resending) -> None:
-    one = FairSemaphore(resending, "one", 1)
-    held = take(one)
-    seen: list[int] = []
-    resending.between = lambda: seen.append(resending.zcard(f"{KEY}:line:one"))
-    assert one.acquire(timeout=0.1) is None
-    assert set(seen) <= {0, 1}
-    assert 1 in seen
-    assert one.waiting() == 0
-    assert held.renew()
-
-
-def test_acquire_sent_again_after_a_renewal_takes_nothing_away(one: FairSemaphore, redis: Redis) -> None:
-    calls = one._calls
-    turn = calls.turn("me", 10)
-    for call in (calls.acquire(turn), calls.renew(turn, 100), calls.acquire(turn)):
-        execute(redis, call)
-    assert one.holders()[0].lease_left > 90
+    assert 0 < left["released"] <= 60
 
 
 # -- the line ----------------------------------------------------------------------------------------------------------
@@ -228,7 +154,7 @@ def test_acquire_sent_again_after_a_renewal_takes_nothing_away(one: FairSemaphor
 def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExecutor) -> None:
     """Each by a hint, and only the first gets it."""
     held = take(waiting)
-    futures = wait_in_line(waiting, redis, pool, 12)
+    futures = wait_in_line(waiting, redis, pool, 5)
     for number, future in enumerate(futures):
         before = held.ticket
         held.release()
@@ -238,15 +164,6 @@ def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExe
         assert sum(other.done() for other in futures) == number + 1
     held.release()
     assert waiting.waiting() == 0
-
-
-def test_no_barging(make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """A permit that is free for a waiter of another opinion about the limit is not free for others."""
-    one, two = make("FairSemaphore", "a", 1), make("FairSemaphore", "a", 2)
-    take(one)
-    (future,) = wait_in_line(one, redis, pool, 1)
-    assert two.acquire("barges", blocking=False) is None, "the second permit goes to the waiting caller"
-    assert future.result(20).holder == "0"
 
 
 @pytest.mark.usefixtures("only_hints")
@@ -264,90 +181,36 @@ def test_the_end_of_a_lease_wakes_the_first_in_line(waiting: Any, redis: Redis, 
     second.result(20)
 
 
-def test_a_caller_without_hints_keeps_its_place(
-    waiting: Any, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It finds its permit at its next look, and no other got it."""
-
-    async def deaf(mailbox: Mailbox, timeout: float) -> None:
-        await settled((asyncio if mailbox._awaits else time).sleep(timeout))
-
-    monkeypatch.setattr(Mailbox, "wait", deaf)
-    look_often(monkeypatch)
-    held = take(waiting)
-    futures = []
-    for number in range(2):
-        futures.append(pool.submit(waiting.acquire, f"{number}", 60))
-        until(lambda: waiting.waiting() == len(futures))
-    held.release()
-    assert futures[0].result(20).release()
-    assert futures[1].result(20).renew()
+# -- hints -------------------------------------------------------------------------------------------------------------
 
 
-# -- hints that mean another -------------------------------------------------------------------------------------------
-
-
-def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was frozen in between: the hint may be out of date, so it asks."""
-    take(one)
-    asked: list[str] = []
-
-    def says(mailbox: Mailbox, timeout: float) -> str:
-        asked.append(mailbox.channel)
-        line: Any = redis.zrange(f"{KEY}:line:one", 0, 0, withscores=True)
-        ((permit, ticket),) = line
-        time.sleep(max(timeout, 0.2))
-        return f"300 {ticket:.0f} {permit.decode()}"
-
-    monkeypatch.setattr(Mailbox, "wait", awaited(says))
-    assert one.acquire("late", timeout=0.5, lease=0.3) is None
-    assert asked
-    assert one.waiting() == 0
-
-
-def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
-    one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was frozen before it could look: others have the permit, it waits again, and only then reads the hint."""
-    held = take(one)
-    heard: list[str | None] = []
-    wait = Mailbox.wait
-
-    async def lose_the_first(mailbox: Mailbox, timeout: float) -> str | None:
-        heard.append(await wait(mailbox, timeout))
-        if len(heard) == 1:
-            held.release()
-            end_permits(redis, "one")
-            take(one, "other")
-        return heard[-1]
-
-    monkeypatch.setattr(Mailbox, "wait", lose_the_first)
-    assert one.acquire("late", timeout=1) is None
-    assert any(hint and hint.endswith("late") for hint in heard)
-    assert names(one) == ["other"]
-
-
-def test_hint_for_another_caller_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mailbox is used again: a hint for the one before may lie in it."""
-    take(one)
-
-    def says(_: Mailbox, timeout: float) -> str:
-        time.sleep(min(timeout, 0.02))
-        return "60000 1 ffffffffffffffffx"
-
-    monkeypatch.setattr(Mailbox, "wait", awaited(says))
-    assert one.acquire("x", timeout=0.2) is None
+@pytest.mark.parametrize(
+    ("hint", "asked_ago", "is_granted"),
+    [
+        ("30000 7 ffff me", 0, True),
+        ("30000 7 ffff me", 9, True),
+        ("30000 7 ffff me", 11, False),  # frozen in between, so it asks for a whole lease
+        ("30000 6 ffff me", 0, False),  # of an earlier place in line
+        ("30000 7 eeee me", 0, False),  # for another caller, who had the mailbox before
+        ("", 0, False),
+        (None, 0, False),
+    ],
+)
+def test_a_hint_is_a_permit_if_it_is_meant_and_fresh(hint: str | None, asked_ago: float, is_granted: bool) -> None:
+    asked_at = time.monotonic() - asked_ago
+    granted = hinted(hint, Turn("ffff me", "me", 30), Waits(7, 30), asked_at)
+    assert granted == (Granted(7, asked_at + 30) if is_granted else None)
 
 
 def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is up, but before it can leave the line the permit is its own."""
     held = take(one)
 
-    def nothing(_: Mailbox, timeout: float) -> None:
-        time.sleep(timeout)
+    async def nothing(_: Mailbox, timeout: float) -> None:
+        time.sleep(timeout)  # noqa: ASYNC251 - the client is one that blocks
         held.release()
 
-    monkeypatch.setattr(Mailbox, "wait", awaited(nothing))
+    monkeypatch.setattr(Mailbox, "wait", nothing)
     last = one.acquire("last", timeout=0.5)
     assert last is not None
     assert last.lease_left > 50
@@ -386,22 +249,6 @@ def test_interrupted_caller_leaves_nothing(
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
-def test_waiting_costs_next_to_nothing(one: FairSemaphore, redis: Redis) -> None:
-    """Three calls; polling would be a hundred."""
-    take(one)
-
-    async def subscribe() -> None:
-        async with one._mailboxes.one() as mailbox:
-            assert await mailbox.wait(5) == "", "subscribed"
-
-    run(subscribe())
-    with commands(redis) as calls:
-        one.acquire(timeout=1)
-    assert calls["evalsha"] <= 3
-    assert "subscribe" not in calls, "the mailbox of the wait before"
-    assert "eval" not in calls
-
-
 @pytest.mark.usefixtures("only_hints")
 def test_a_hand_over_takes_one_call(
     one: FairSemaphore, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
@@ -429,6 +276,9 @@ def test_connections_are_kept_but_few(waiting: Any, redis: Redis, pool: ThreadPo
         futures = [pool.submit(waiting.acquire, timeout=timeout) for _ in range(count)]
         assert [future.result(20) for future in futures] == [None] * count
         until(lambda: 0 < listening(redis) <= IDLE)
+    with commands(redis) as calls:
+        assert waiting.acquire(timeout=0.1) is None
+    assert "subscribe" not in calls, "the mailbox of a wait before"
 
 
 def test_connections_end_with_their_semaphore(one: FairSemaphore, redis: Redis) -> None:
@@ -437,28 +287,6 @@ def test_connections_end_with_their_semaphore(one: FairSemaphore, redis: Redis) 
     assert listening(redis) == 1
     one._mailboxes._idle.clear()
     until(lambda: listening(redis) == 0)
-
-
-def test_never_more_than_the_limit_and_all_get_it(
-    make: Callable[..., Any], redis: Redis, pool: ThreadPoolExecutor
-) -> None:
-    three = make("FairSemaphore", "three", 3)
-    inside, counted = threading.Semaphore(3), []
-
-    def work() -> None:
-        for _ in range(20):
-            with three.hold(timeout=60) as held:
-                assert inside.acquire(blocking=False)
-                counted.append(held.ticket)
-                inside.release()
-
-    for future in [pool.submit(work) for _ in range(IDLE + 4)]:
-        future.result(60)
-    assert len(set(counted)) == 20 * (IDLE + 4)
-    assert three.waiting() == 0
-    assert three.holders() == ()
-    assert not keys(redis)
-    until(lambda: len(channels(redis)) <= IDLE)
 
 
 def test_each_loop_has_its_own_connections(server: EmbeddedServer, redis: Redis) -> None:
@@ -481,38 +309,24 @@ def test_each_loop_has_its_own_connections(server: EmbeddedServer, redis: Redis)
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer, pool: ThreadPoolExecutor) -> None:
-    """No new caller gets a permit or a place, but no holder loses one; released permits go to the next in line."""
-    with Redis.from_url(own_server.url) as client:
-        one = FairSemaphore(client, "one", 1)
-        held = take(one)
-        (future,) = wait_in_line(one, client, pool, 1)
-        look = one._calls.acquire(one._calls.turn("waits, too", 60), 60, "nobody")
-        execute(client, look)
-        client.config_set("maxmemory", 1)
-        with pytest.raises(OutOfMemoryError):
-            one.acquire(timeout=5)
-        script: Any = look.eval()
-        assert client.execute_command(*script)[0] == 0
-        assert held.renew()
-        assert held.release()
-        following = future.result(20)
-        assert following.renew()
-        one.set_limit(2)
-        for _ in range(2):
-            assert client.execute_command(*script)[0] == 1
-        assert following.release()
-
-
-def test_user_without_publish_rights_grants_without_a_hint(
-    one: FairSemaphore, redis: Redis, server: EmbeddedServer, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+def test_a_full_server_lets_renew_look_and_release(
+    one: FairSemaphore, redis: Any, pool: ThreadPoolExecutor, full: Callable[[], object]
 ) -> None:
-    look_often(monkeypatch)
-    redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
-    with Redis.from_url(server.url, username="mute", password="x") as client:
-        held = take(FairSemaphore(client, "one", 1))
-        (future,) = wait_in_line(one, redis, pool, 1)
-        assert held.release()
-        assert names(one) == ["0"]
-        assert future.result(20)
-    redis.acl_deluser("mute")
+    """No new caller gets a permit or a place, but no holder loses one; released permits go to the next in line."""
+    held = take(one)
+    (future,) = wait_in_line(one, redis, pool, 1)
+    look = one._calls.acquire(one._calls.turn("waits, too", 60), 60, "nobody")
+    execute(redis, look)
+    full()
+    with pytest.raises(OutOfMemoryError):
+        one.acquire(timeout=5)
+    script: Any = look.eval()
+    assert redis.execute_command(*script)[0] == 0
+    assert held.renew()
+    assert held.release()
+    following = future.result(20)
+    assert following.renew()
+    one.set_limit(2)
+    for _ in range(2):
+        assert redis.execute_command(*script)[0] == 1
+    assert following.release()

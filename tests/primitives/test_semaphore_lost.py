@@ -19,8 +19,7 @@ from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from celery_throttle.primitives import FairSemaphore, semaphore
 from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
-from tests.primitives.hints import channels
-from tests.primitives.pace import look_often
+from tests.primitives.pace import channels, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
 

@@ -109,6 +109,10 @@ class Browser:
     def run(self, script: str) -> Any:
         return self.driver.execute_script(script)
 
+    def wait(self, seconds: float) -> None:
+        self.driver.set_script_timeout(20)
+        self.driver.execute_async_script(f"setTimeout(arguments[0], {seconds * 1000})")
+
     def press(self, *keys: str) -> None:
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
@@ -186,24 +190,17 @@ def test_enter_in_the_reason_drops_nothing(browser: Browser, app: Any) -> None:
     assert stands(app).parked == 3
 
 
-def test_written_time_replaces_until_taken_back(browser: Browser, app: Any) -> None:
-    browser.open("limit/change?name=api&change=pause&for=2h&ever=1")
+def test_a_form_is_mended_and_sent(browser: Browser, app: Any) -> None:
+    """A time that is written replaces "until taken back"."""
+    browser.open("limit/change?name=api&change=set&for=2h&ever=1")
     assert browser.driver.find_element(By.NAME, "ever").is_selected()
-    browser.write("for", "10m")
-    browser.click("Pause")
-    browser.shows("api is paused.")
-    assert stands(app).paused.until
-
-
-def test_a_number_that_does_not_work(browser: Browser, app: Any) -> None:
-    browser.open("limit/change?name=api&change=set")
     browser.write("for", "soon")
     browser.click("Override")
     browser.shows("'soon' is no duration")
     browser.write("for", "1h")
     browser.click("Override")
     browser.shows("api is overridden.")
-    assert stands(app).override
+    assert stands(app).override.until
 
 
 def test_a_task_is_dropped_and_a_lock_taken_away(browser: Browser, app: Any) -> None:
@@ -228,15 +225,6 @@ def test_a_command_is_copied(browser: Browser) -> None:
     button.click()
     until(lambda: button.text in ("Copied", "Selected"))
     assert browser.run("return getSelection().toString().trim()").startswith("celery -A shop throttle pause ")
-
-
-def test_the_filter(browser: Browser, worker: TermsCaller) -> None:
-    worker.know(Limit("gpu", 3))
-    browser.open()
-    browser.write("find", "GP")
-    browser.press(Keys.ENTER)
-    browser.arrives("find=GP")
-    assert [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "tbody th")] == ["gpu"]
 
 
 # -- updates without a reload ------------------------------------------------------------------------------------------
@@ -281,8 +269,7 @@ def test_name_that_is_being_written_stays(browser: Browser, worker: TermsCaller)
     browser.shows("live")
     browser.write("find", "acm")
     park(worker, "waits zoo", of("zoo"))
-    browser.driver.set_script_timeout(20)
-    browser.driver.execute_async_script("setTimeout(arguments[0], 4000)")  # a look
+    browser.wait(4)  # a look
     assert browser.driver.find_element(By.ID, "find").get_attribute("value") == "acm"
     browser.press(Keys.ENTER)
     browser.arrives("find=acm")
@@ -298,8 +285,7 @@ def test_a_tab_that_is_hidden_asks_for_nothing(browser: Browser, app: Any) -> No
     until(lambda: browser.run("return window.asked") > 0, timeout=10)
     browser.run("Object.defineProperty(document, 'hidden', {get: () => true, configurable: true}); window.asked = 0")
     ThrottleControl(app).limit("api").pause()
-    browser.driver.set_script_timeout(20)
-    browser.driver.execute_async_script("setTimeout(arguments[0], 7000)")  # two looks
+    browser.wait(7)  # two looks
     assert browser.run("return window.asked") == 0
     browser.run("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     until(lambda: browser.sees("paused"), timeout=2)
@@ -322,8 +308,7 @@ def test_store_that_goes_away_stops_the_clocks_until_it_is_back(chromium: Browse
         assert "stale" in str(chromium.driver.find_element(By.ID, "live").get_attribute("class"))
         before = chromium.run(clocks)
         assert "59m" in before
-        chromium.driver.set_script_timeout(20)
-        chromium.driver.execute_async_script("setTimeout(arguments[0], 2500)")  # two ticks
+        chromium.wait(2.5)  # two ticks
         assert chromium.run(clocks) == before
         own_server.restart()
         until(lambda: not banner.is_displayed(), timeout=15)
@@ -342,10 +327,15 @@ def test_page_without_a_store_asks_again_by_itself(chromium: Browser, own_server
         chromium.driver.get("about:blank")
 
 
-def test_it_is_read_without_a_script(browser: Browser, app: Any) -> None:
+def test_it_is_read_without_a_script(browser: Browser, app: Any, worker: TermsCaller) -> None:
+    worker.know(Limit("gpu", 3))
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.open()
+        browser.write("find", "AP")
+        browser.press(Keys.ENTER)
+        browser.arrives("find=AP")
+        assert [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "tbody th")] == ["api"]
         browser.click("api")
         browser.shows("Parked tasks")
         browser.click("Pause …")
@@ -411,30 +401,20 @@ def test_last_hour_is_visible_and_has_a_text(crowded: Browser) -> None:
             assert started.size["height"] > late.size["height"] > 0
 
 
-def test_nothing_is_wider_than_a_phone(crowded: Browser) -> None:
-    for size in (PHONE, WIDE):
-        crowded.look(size)
-        for path in PAGES:
-            crowded.open(path)
-            width, screen = crowded.run("return [document.documentElement.scrollWidth, innerWidth]")
-            assert width <= screen == size[0], path
-
-
 @pytest.mark.timeout(300)
-def test_nothing_that_axe_finds(crowded: Browser) -> None:
-    """Contrast, labels, order of headings, names of links and tables."""
+def test_each_page_fits_and_has_nothing_that_axe_finds(crowded: Browser) -> None:
+    """Contrast, labels, order of headings, names of links and tables.
+
+    The console has neither a script that failed, nor one that the policy kept from running, nor a missing file.
+    """
     for size, dark in ((WIDE, False), (WIDE, True), (PHONE, False)):
         crowded.look(size, dark=dark)
         for path in PAGES:
             crowded.open(path)
+            width, screen = crowded.run("return [document.documentElement.scrollWidth, innerWidth]")
+            assert width <= screen == size[0], path
             found = Axe().run(crowded.driver)["violations"]
             assert [(each["id"], [node["html"][:120] for node in each["nodes"][:3]]) for each in found] == [], path
-
-
-def test_nothing_in_the_console(crowded: Browser) -> None:
-    """Neither a script that failed, nor something that the policy kept from running, nor a missing file."""
-    for path in PAGES:
-        crowded.open(path)
     told = [each["message"] for each in crowded.driver.get_log("browser")]
     assert [each for each in told if "400 (Bad Request)" not in each and "404 (Not Found)" not in each] == []
 

@@ -1,4 +1,4 @@
-"""Changes by the page: each button, its forecast, the same as commands; and the effect of the commands."""
+"""Changes by the page: the buttons, each form with its forecast, its effect, and the same as commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.web.changes import python
 from tests.control.conftest import run_in
 from tests.control.hours import steady
-from tests.control.test_looking import API, ONE, fill, fill_and_park, of
+from tests.control.test_looking import API, ONE, TENANT, fill_and_park, of
 from tests.store.terms_caller import TermsCaller, terms
 from tests.web.conftest import Site
 from tests.web.test_pages import HOSTILE, KEYS, text
@@ -37,50 +37,115 @@ def copied(answer: Any) -> list[str]:
     return [html.unescape(each) for each in re.findall(r"<code>(.*?)</code>", answer.text)]
 
 
+def buttons(answer: Any) -> list[str]:
+    """The changes that a page offers, in their order."""
+    group = answer.text.partition('<p class="changes"')[2].partition("</p>")[0]
+    return re.findall(r"change=([\w-]+)", html.unescape(group))
+
+
+def followed(page: Site, answer: Any) -> Any:
+    """Return the page to which a change leads."""
+    assert answer.status_code == 303
+    return page.get(answer.headers["location"].lstrip("/"))
+
+
 @pytest.fixture(autouse=True)
 def _known(worker: TermsCaller) -> None:
     worker.know(API)
+
+
+# -- buttons -----------------------------------------------------------------------------------------------------------
+
+#: The task that was sent back waits, too.
+HELD_BACK = ["release-hold", "pause", "set", "disable", "drop"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "offers"),
+    [
+        (lambda limit, worker: None, ["pause", "set", "disable"]),
+        (lambda limit, worker: limit.pause(), ["resume", "pause", "set", "disable"]),
+        (lambda limit, worker: limit.disable(), ["enable", "pause", "set", "disable"]),
+        (lambda limit, worker: limit.override(3), ["reset", "pause", "set", "disable"]),
+        (lambda limit, worker: worker.send_back(worker.take("t", API), 900.0), HELD_BACK),
+        (lambda limit, worker: worker.put("t", ONE), ["pause", "set", "disable", "drop"]),
+    ],
+    ids=["runs", "is paused", "is disabled", "is overridden", "is held back", "has parked tasks"],
+)
+def test_changes_that_are_offered_where_a_limit(
+    page: Site, app: Any, worker: TermsCaller, begin: Callable[[LimitControl, TermsCaller], object], offers: list[str]
+) -> None:
+    begin(api(app), worker)
+    for live in ("", "&part=live"):
+        shown = page.get(f"limit?name=api{live}")
+        assert buttons(shown) == offers
+        assert shown.text.index("Held") < shown.text.index('<p class="changes"')
+
+
+def test_key_of_a_paused_limit_offers_to_resume_the_limit(page: Site, app: Any, worker: TermsCaller) -> None:
+    worker.know(TENANT)
+    worker.put("t", of("acme"))
+    ThrottleControl(app).limit("tenant").pause()
+    answer = page.get("limit?name=tenant&key=acme")
+    assert buttons(answer)[0] == "resume"
+    (link,) = re.findall(r'href="([^"]*change=resume)"[^>]*>Resume tenant', answer.text)
+    assert "key=" not in link
+
+
+@pytest.mark.parametrize("change", ["pause", "disable", "set"])
+def test_change_lasts_two_hours_unless_something_else_is_chosen(page: Site, app: Any, change: str) -> None:
+    shown = page.get(f"{CHANGE}&change={change}")
+    assert 'name="for" value="2h"' in shown.text
+    assert "--for=2h" in copied(shown)[0]
+    assert "--for" not in copied(page.get(f"{CHANGE}&change={change}&permits=3&for=2h&ever=1"))[0]
+    page.post(CHANGE, {"change": change, "permits": "3", "for": "2h", "ever": "1"})
+    status = api(app).status()
+    said = status.paused or status.disabled or status.override
+    assert said
+    assert said.until is None
+
+
+@pytest.mark.parametrize("path", [f"{CHANGE}&change=drop", f"{CHANGE}&change=disable", "task/drop?id=t"])
+def test_first_button_of_a_form_changes_nothing(page: Site, worker: TermsCaller, path: str) -> None:
+    """A browser takes the first one when the user presses Enter in a field."""
+    worker.put("t", ONE)
+    form = page.get(path).text.partition('<form method="post"')[2].partition("</form>")[0]
+    assert 'formmethod="get"' in re.findall(r"<button[^>]*>", form)[0]
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "begins", "attribute"),
+    ("change", "ends", "attribute"),
     [("set", "reset", "override"), ("pause", "resume", "paused"), ("disable", "enable", "disabled")],
 )
-def test_each_change_and_its_end(page: Site, app: Any, change: str, begins: str, attribute: str) -> None:
+def test_each_change_and_its_end(page: Site, app: Any, change: str, ends: str, attribute: str) -> None:
     fields = {"change": change, "permits": "7", "for": "1h30m", "why": "their <big> day"}
-    answer = page.post(CHANGE, fields)
-    assert answer.status_code == 303
+    assert followed(page, page.post(CHANGE, fields)).status_code == 200
     said = getattr(api(app).status(), attribute)
     assert (said.by, said.why) == ("ana", "their <big> day")
     assert round((said.until - said.since).total_seconds()) == 5400
-    assert page.get(answer.headers["location"].lstrip("/")).status_code == 200
-    for expected in ("", "was not "):
-        answer = page.post(CHANGE, {"change": begins, "why": "enough"})
-        shown = text(page.get(answer.headers["location"].lstrip("/")))
-        assert (expected in shown) if expected else ("was not" not in shown)
+    for was_not in (False, True):
+        shown = text(followed(page, page.post(CHANGE, {"change": ends, "why": "enough"})))
+        assert ("was not " in shown) is was_not
         assert getattr(api(app).status(), attribute) is None
     last = api(app).audit()[0]
-    assert (last.action, last.by, last.why) == (begins, "ana", "enough")
+    assert (last.action, last.by, last.why) == (ends, "ana", "enough")
 
 
-def test_a_hold_is_released(page: Site, app: Any, worker: TermsCaller) -> None:
+def test_a_hold_is_released_and_parked_tasks_are_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
     worker.send_back(worker.take("t", API), 900.0)
     assert api(app).status().held_back
     page.post(CHANGE, {"change": "release-hold"})
     assert api(app).status().held_back is None
-
-
-def test_parked_tasks_are_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
-    fill(worker, 5)
-    looked = page.get(f"{CHANGE}&change=drop")
-    assert "3 tasks would be dropped." in text(looked)
+    for task in ("t1", "t2"):
+        worker.put(task, ONE)
+    assert "3 tasks would be dropped." in text(page.get(f"{CHANGE}&change=drop"))
     assert api(app).status().parked == 3
     answer = page.post(CHANGE, {"change": "drop", "why": "wrong input"})
     assert api(app).status().parked == 0
-    assert "3 tasks dropped." in text(page.get(answer.headers["location"].lstrip("/")))
+    assert "3 tasks dropped." in text(followed(page, answer))
 
 
 def test_only_one_key_is_meant(page: Site, app: Any, worker: TermsCaller) -> None:
@@ -97,9 +162,8 @@ def test_another_rate(page: Site, app: Any, worker: TermsCaller) -> None:
     worker.know(Limit("mail", rate=["10/s", "100/h"], burst=[1, 20]))
     at, limit = "limit/change?name=mail", ThrottleControl(app).limit("mail")
     form = page.get(f"{at}&change=set").text
-    assert 'name="permits" value=""' in form
-    assert 'name="rate" value="10/s, 100/h"' in form
-    assert 'name="burst" value="1, 20"' in form
+    for name, value in (("permits", ""), ("rate", "10/s, 100/h"), ("burst", "1, 20")):
+        assert f'name="{name}" value="{value}"' in form
     fields = {"change": "set", "permits": "", "rate": "5/s,50/h", "burst": "1, 9", "for": "2h"}
     looked = page.get(f"{at}&{urlencode(fields)}")
     assert "mail: rate 5/s and 50/h (burst 9) instead of 10/s and 100/h (burst 20)." in text(looked)
@@ -111,7 +175,6 @@ def test_another_rate(page: Site, app: Any, worker: TermsCaller) -> None:
     said = limit.status().rate_override
     assert said
     assert (said.by, [str(each) for each in said.rates]) == ("ana", ["5/s", "50/h (burst 9)"])
-    assert "write it as the rate, 5/s" in html.unescape(page.post(at, {"change": "set", "permits": "5/s"}).text)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +203,11 @@ def test_form_of_a_change_has_its_forecast(
 def test_an_hour_is_simulated_beside_the_override(
     page: Site, app: Any, worker: TermsCaller, store_counts: Callable[..., None]
 ) -> None:
+    """A simulation that is not possible leaves the form."""
     worker.know(Limit("api", 8))
-    store_counts(steady(300))
     asked = f"{CHANGE}&change=set&permits=4"
+    assert "Limit api: too few of its runs were counted" in text(page.get(f"{asked}&simulate=1"))
+    store_counts(steady(300))
     assert "What if" not in text(page.get(asked))
     answer = page.get(f"{asked}&rate=9/s&simulate=1&arrivals=x1.5&run_time=2s")
     assert answer.status_code == 200
@@ -152,18 +217,12 @@ def test_an_hour_is_simulated_beside_the_override(
     assert cells == [cell for row in found.outcomes for cell in row.cells]
     assert all(note in shown for note in found.notes)
     assert 'name="arrivals" value="x1.5"' in answer.text
-    assert api(app).status().override is None
-
-
-def test_a_simulation_that_is_not_possible_leaves_the_form(page: Site, store_counts: Callable[..., None]) -> None:
-    answer = page.get(f"{CHANGE}&change=set&permits=4&simulate=1")
+    answer = page.get(f"{asked}&simulate=1&arrivals=<b>")
     assert answer.status_code == 200
-    assert "Limit api: too few of its runs were counted" in html.unescape(answer.text)
-    store_counts(steady(300))
-    answer = page.get(f"{CHANGE}&change=set&permits=4&simulate=1&arrivals=<b>")
     assert "simulate: arrivals must be 'x1.5' or a number a second, got '<b>'" in html.unescape(answer.text)
     assert "<b>" not in answer.text
-    assert "4 permits instead of 2" in text(answer)
+    assert "4 permits instead of" in text(answer)
+    assert api(app).status().override is None
 
 
 @pytest.mark.parametrize(
@@ -171,6 +230,7 @@ def test_a_simulation_that_is_not_possible_leaves_the_form(page: Site, store_cou
     [
         ({"change": "set", "permits": "0"}, "must be a whole number from 1"),
         ({"change": "set", "permits": "many"}, "Permits must be a whole number"),
+        ({"change": "set", "permits": "5/s"}, "write it as the rate, 5/s"),
         ({"change": "set", "permits": "5", "for": "soon"}, "'soon' is no duration: write 90s, 10m, 2h, 1d or 1h30m"),
         ({"change": "pause", "for": "0s"}, "is no duration"),
         ({"change": "pause", "why": "x" * 501}, "why must be text of 500 characters at most"),
@@ -189,6 +249,10 @@ def test_failed_change_is_shown(page: Site, app: Any, fields: dict[str, str], er
 
 def test_a_form_that_is_far_too_long(page: Site) -> None:
     assert page.post(CHANGE, {"change": "pause", "why": "x" * 20_000}).status_code == 413
+    assert page.get("?path=1&request=2&self=3").status_code == 200, "parts of a query may have any name"
+
+
+# -- the notice of a change --------------------------------------------------------------------------------------------
 
 
 def claimed(answer: Any) -> str:
@@ -207,17 +271,13 @@ def test_page_claims_a_change_once_and_where_it_was_made(page: Site) -> None:
     at = page.post(CHANGE, {"change": "pause"}).headers["location"].lstrip("/")
     assert "is paused." not in claimed(page.get("limit?name=tenant"))
     page.client.cookies.clear()
-    at = page.post(CHANGE, {"change": "pause"}).headers["location"].lstrip("/")
+    page.post(CHANGE, {"change": "pause"})
     page.get(f"{at}&part=live")
     assert "api is paused." in claimed(page.get(at))
     assert "is paused." not in claimed(page.get(at))
     for value in ("pause", "pause..", "<b>..", "drop.9.0", ".", "pause.\xb2."):
         sent = f"celery_throttle_done={value}".encode("latin-1")
         assert "api" not in claimed(page.get(at, headers={"Cookie": sent}))
-
-
-def test_parts_of_a_query_may_have_any_name(page: Site) -> None:
-    assert page.get("?path=1&request=2&self=3").status_code == 200
 
 
 # -- tasks and locks ---------------------------------------------------------------------------------------------------
@@ -229,7 +289,7 @@ def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
     assert "task/drop" not in page.get("task?id=t0").text
     assert page.get("task/drop?id=t0").status_code == 400
     answer = page.post("task/drop?id=t3", {"why": "wrong input"})
-    assert "1 task dropped." in text(page.get(answer.headers["location"].lstrip("/")))
+    assert "1 task dropped." in text(followed(page, answer))
     assert api(app).status().parked == 1
     change = ThrottleControl(app).audit()[0]
     assert (change.action, change.by, change.why, change.task_id) == ("drop", "ana", "wrong input", "t3")
@@ -241,13 +301,16 @@ def test_a_lock_is_taken_away(page: Site, app: Any) -> None:
     path = html.unescape(link)
     assert "with the smaller fencing token" in text(page.get(path))
     for said in ("The lock is free.", "No task had the lock."):
-        answer = page.post(path, {"why": "lost"})
-        assert said in text(page.get(answer.headers["location"].lstrip("/")))
+        assert said in text(followed(page, page.post(path, {"why": "lost"})))
         assert ThrottleControl(app).locks() == ()
     assert ThrottleControl(app).audit()[0].by == "ana"
 
 
 # -- the same as commands ----------------------------------------------------------------------------------------------
+
+
+def carry_out(app: Any, in_python: str) -> None:
+    eval(in_python, {"ThrottleControl": ThrottleControl, "app": app})
 
 
 def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> None:
@@ -259,11 +322,8 @@ def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> 
         query = {"name": name, "change": "set", "permits": "6", "for": "2h", "why": 'it\'s `$(x)` "big" -- \\'}
         in_shell, in_python = copied(page.get(f"limit/change?{urlencode(query | ({'key': key} if key else {}))}"))
         steers = ThrottleControl(app).limit(name, key=key)
-        for carry_out in (
-            partial(run_in, app, *_after_throttle(in_shell)),
-            partial(eval, in_python, {"ThrottleControl": ThrottleControl, "app": app}),
-        ):
-            carry_out()
+        for change in (partial(run_in, app, *_after_throttle(in_shell)), partial(carry_out, app, in_python)):
+            change()
             said = steers.status().override
             assert said is not None
             assert (said.permits, said.why) == (6, query["why"])
@@ -283,7 +343,7 @@ def _after_throttle(command: str) -> list[str]:
 def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
     in_shell, in_python = copied(page.get(f"{CHANGE}&change={change}"))
     assert run_in(app, *_after_throttle(in_shell)).code == 0
-    eval(in_python, {"ThrottleControl": ThrottleControl, "app": app})
+    carry_out(app, in_python)
     assert shlex.split(in_shell)[4] == change
 
 

@@ -81,12 +81,17 @@ FRAMEWORKS = [in_fastapi, in_starlette, in_flask]
 ANA = {"X-Rights": "all", "X-User": "ana"}
 
 
-@pytest.fixture(params=FRAMEWORKS, ids=lambda each: each.__name__)
-def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Iterator[httpx.Client]:
+def crowd(worker: TermsCaller) -> None:
+    """Have a holder and a parked task of a limit with hostile names."""
     worker.know(API)
     limit = Limit(HOSTILE, 1, key="k")
     for task in ("one", "two"):
         worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
+
+
+@pytest.fixture(params=FRAMEWORKS, ids=lambda each: each.__name__)
+def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Iterator[httpx.Client]:
+    crowd(worker)
     app.tasks["charge"].apply_async((17, 5))
     with request.param(app) as url, httpx.Client(base_url=url, headers=ANA, timeout=30) as client:
         yield client
@@ -94,44 +99,46 @@ def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Itera
 
 def seen_from(client: httpx.Client, first: str) -> set[str]:
     """All paths that links lead to, which all answer."""
-    left, seen = [first], set()
+    left = [first]
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     while left:
         path = left.pop()
-        if path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))) in seen:
+        bare, _, query = path.partition("?")
+        if (bare, tuple(sorted(query.split("&")))) in seen:
             continue
-        seen.add(path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))))
+        seen.add((bare, tuple(sorted(query.split("&")))))
         answer = client.get(path)
-        bare = path.endswith(("/limit", "/limit/change", "/task/drop"))  # forms add the missing ones
-        assert answer.status_code == (400 if bare else 200), path
+        lacks_one = path.endswith(("/limit", "/limit/change", "/task/drop"))  # forms add the missing ones
+        assert answer.status_code == (400 if lacks_one else 200), path
         if answer.headers["content-type"].startswith("text/html"):
             links = [html.unescape(each) for each in LINK.findall(answer.text)]
             assert all(each.startswith((first, "data:,")) for each in links), links
             left += [each for each in links if each.startswith("/")]
-    return {each.partition("[")[0].removeprefix(first) for each in seen}
+    return {bare.removeprefix(first) for bare, _ in seen}
+
+
+def changed_by_ana(client: httpx.Client, app: Any) -> None:
+    """Make a change, which is shown once and has its author, and not from nowhere."""
+    change = "/ops/throttle/limit/change?name=api"
+    assert client.post(change, data={"change": "pause"}).status_code == 403
+    answer = client.post(change, data={"change": "pause", "why": "ü"}, headers=SAME)
+    assert answer.headers["location"] == "/ops/throttle/limit?name=api"
+    shown = [client.get(answer.headers["location"]).text for _ in range(2)]
+    assert ["api is paused." in each for each in shown] == [True, False]
+    said = ThrottleControl(app).limit("api").status().paused
+    assert (said and said.by, said and said.why) == ("ana", "ü")
 
 
 def test_every_link_works(site: httpx.Client) -> None:
     paths = seen_from(site, "/ops/throttle/")
     changes = {"limit/change", "task/drop", "locks/unlock", "alarms"}
     assert paths == {"", "limit", "task", "workers", "locks", "audit", "report", "page.css", "page.js", *changes}
-
-
-def test_without_the_slash(site: httpx.Client) -> None:
     answer = site.get("/ops/throttle", follow_redirects=True)
     assert (answer.status_code, "<h1>Limits</h1>" in answer.text) == (200, True)
 
 
-def test_a_change(site: httpx.Client, app: Any) -> None:
-    answer = site.post("/ops/throttle/limit/change?name=api", data={"change": "pause", "why": "ü"}, headers=SAME)
-    assert answer.headers["location"] == "/ops/throttle/limit?name=api"
-    assert "api is paused." in site.get(answer.headers["location"]).text
-    assert "api is paused." not in site.get(answer.headers["location"]).text, "it is logged once"
-    said = ThrottleControl(app).limit("api").status().paused
-    assert (said and said.by, said and said.why) == ("ana", "ü")
-    assert site.post("/ops/throttle/limit/change?name=api", data={"change": "resume"}).status_code == 403
-
-
-def test_visitor_without_rights(site: httpx.Client) -> None:
+def test_a_change_by_a_visitor_with_rights(site: httpx.Client, app: Any) -> None:
+    changed_by_ana(site, app)
     for path in ("", "limit?name=api", "api/limits"):
         assert httpx.get(f"{site.base_url}ops/throttle/{path}").status_code == 403
 
@@ -206,22 +213,13 @@ def django_site(request: pytest.FixtureRequest, django: Any, app: Any, worker: T
 
 
 def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
-    limit = Limit(HOSTILE, 1, key="k")
-    for task in ("one", "two"):
-        worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
-    with httpx.Client(
-        base_url=django_site, cookies=login("ana", staff=True, may=("change_limits",)), timeout=30
-    ) as client:
+    crowd(worker)
+    cookies = login("ana", staff=True, may=("change_limits",))
+    with httpx.Client(base_url=django_site, cookies=cookies, timeout=30) as client:
         assert {"", "limit", "page.css", "limit/change"} <= seen_from(client, "/ops/throttle/")
         assert client.get("/ops/throttle/page.css").headers["content-type"].startswith("text/css")
         assert "default-src 'none'" in client.get("/ops/throttle/").headers["content-security-policy"]
-        change = "/ops/throttle/limit/change?name=api"
-        assert client.post(change, data={"change": "pause"}).status_code == 403  # from nowhere
-        answer = client.post(change, data={"change": "pause", "why": "ü"}, headers=SAME)
-        assert answer.headers["location"] == "/ops/throttle/limit?name=api"
-        assert "api is paused." in client.get(answer.headers["location"]).text
-    said = ThrottleControl(app).limit("api").status().paused
-    assert (said and said.by, said and said.why) == ("ana", "ü")
+        changed_by_ana(client, app)
 
 
 @pytest.mark.parametrize(

@@ -9,27 +9,23 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from redis import Redis
 
-from celery_throttle import Limit, ThrottleControl, Throttled
-from celery_throttle.clients import store_client
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.core.task_codes import code_of
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.web import asgi
+from celery_throttle.web import asgi, fleet
 from tests.control.conftest import make_app, run_in
-from tests.control.test_looking import API, MAIL, ONE, TENANT, fill, fill_and_park, of, park
+from tests.control.test_looking import API, ONE, TENANT, fill, fill_and_park, of, park
+from tests.store.caller import KEYS as STORE
+from tests.store.peek import KEY
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.incident import incident
 from tests.support.waiting import until
 from tests.web.conftest import Site, visited
 
 PAGES = (
-    "",
-    "limit?name=api",
-    "task",
-    "task?id=t3",
-    "workers",
-    "locks",
-    "audit",
-    "report",
+    *("", "limit?name=api", "task", "task?id=t3", "workers", "locks", "audit", "report"),
     "limit/change?name=api&change=pause",
 )
 NONE = "\N{EN DASH}"
@@ -37,15 +33,18 @@ HOSTILE = "<script>alert(1)</script>"
 KEYS = ('it\'s "x"', "<img src=x onerror=alert(1)>", "../../../etc", "a&b=c#d?e%2f", "-rf", "$(reboot)`id`")
 
 
+def plain(markup: str) -> str:
+    """Return the text of a part of a page, without its tags."""
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", markup))).replace("\N{NO-BREAK SPACE}", " ")
+
+
 def text(answer: Any) -> str:
-    """Return the text of a page, without its tags."""
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", answer.text)))
+    return plain(answer.text)
 
 
 def rows(answer: Any) -> list[str]:
     """The rows of its tables."""
-    found = re.findall(r"<tr.*?</tr>", answer.text, flags=re.DOTALL)
-    return [re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", each))).strip() for each in found]
+    return [plain(each).strip() for each in re.findall(r"<tr.*?</tr>", answer.text, flags=re.DOTALL)]
 
 
 def many(worker: TermsCaller, count: int) -> list[str]:
@@ -58,76 +57,71 @@ def many(worker: TermsCaller, count: int) -> list[str]:
     return names
 
 
-# -- overview ----------------------------------------------------------------------------------------------------------
+# -- the head line -----------------------------------------------------------------------------------------------------
 
 
-def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> None:
-    fill(worker, 5)
-    worker.arrive("mail", terms(MAIL).same)
-    for tenant, count in (("acme", 3), ("other", 1)):
-        for number in range(count):
-            worker.arrive(f"{tenant}{number}", of(tenant))
-    ThrottleControl(app).limit("mail").override(7, until=3600, by="bob", why="their big day")
-    ThrottleControl(app).limit("tenant", key="acme").pause(by="bob")
-    head, *found = rows(page.get(""))
-    assert head == "Limit Held Parked Oldest wait p95 wait Last hour State"
-    assert [each.split()[0] for each in found] == ["tenant", "api", "mail"]
-    assert re.fullmatch(rf"tenant 2 over 2 keys, 1 each 2 [\d.]+ s {NONE} {NONE} 1 key paused 2 keys full", found[0])
-    assert re.fullmatch(rf"api 2 of 2 3 [\d.]+ s {NONE} {NONE} full", found[1])
-    assert "override 7 by bob until" in found[2]
-    assert "UTC (their big day), " in found[2]
-    assert re.search(r"(59m \d+s|1h 0m) left", found[2])
+def head(answer: Any) -> str:
+    """The head line as it is read: which app, which store, which environment, how many alarms."""
+    found = answer.text.partition('<div class="where"')[2].partition("</div>")[0].partition(">")[2]
+    return plain(found).strip()
 
 
-def test_a_limit_that_two_versions_of_the_code_differ_in(page: Site, worker: TermsCaller) -> None:
-    worker.know(Limit("api", 3))
-    assert rows(page.get(""))[1].endswith("declared otherwise by the worker that started last")
+def test_every_page_names_app_store_group_and_environment(server: EmbeddedServer, worker: TermsCaller) -> None:
+    park(worker, "t3", ONE)
+    colours = {}
+    for name in ("production", "prod-eu", "staging"):
+        with visited(asgi(make_app(server.url, throttle_environment=name), lambda _: "all")) as page:
+            for path in (*PAGES, "limit?name=nope") if name == "production" else [""]:
+                answer = page.get(path)
+                assert head(answer).startswith(f"{name} App shop Store {server.url} Group {STORE.prefix} "), path
+                assert f"shop {name} · throttle</title>" in answer.text, path
+            (colours[name],) = re.findall(r'<strong class="environment ([\w-]*)"', answer.text)
+    assert colours["production"] == colours["prod-eu"] != colours["staging"]
 
 
-def test_limits_of_other_groups(app: Any, worker: TermsCaller) -> None:
-    def far() -> None: ...
+def test_head_without_environment_has_no_empty_mark(page: Site) -> None:
+    assert head(page.get("")).startswith("App shop Store")
+    assert 'class="environment' not in page.get("").text
 
-    app.task(base=Throttled, limit=Limit("far", 1, group="eu"), name="far", shared=False)(far)
+
+def test_head_masks_the_password_of_the_store() -> None:
+    with visited(asgi(make_app("redis://ana:geheim@127.0.0.1:1/0"))) as page:
+        answer = page.get("")
+    assert answer.status_code == 503
+    assert "127.0.0.1:1" in head(answer)
+    assert "geheim" not in answer.text
+
+
+def test_alarms_of_the_last_report_stand_on_every_page(page: Site, app: Any, worker: TermsCaller) -> None:
     worker.know(API)
-    place = store_client(app, "eu")
-    place.ask(place.store.declare("", [("far", "1")]))
-    with visited(asgi(app, lambda _: "all")) as page:
-        assert [each.split()[0] for each in rows(page.get(""))[1:]] == ["api", "far"]
-        page.post("limit/change?name=far", {"change": "pause"})
-        assert "paused" in rows(page.get(""))[1]
-
-
-def test_a_limit_that_is_held_back_counts_down(page: Site, worker: TermsCaller) -> None:
-    worker.send_back(worker.take("t", API), 90.0)
-    assert re.search(r"held back by t until .* UTC.*, 1m (30|2\d)s left", rows(page.get(""))[1])
-
-
-def test_the_filter_and_the_cut(page: Site, worker: TermsCaller) -> None:
-    for number in range(12):
-        worker.know(Limit(f"shop-{number}", 1))
-    worker.arrive("t", terms(Limit("shop-7", 1)).same)
-    cut = page.get("?most=5")
-    assert "5 of 12 limits; those that need attention come first." in text(cut)
-    assert [each.split()[0] for each in rows(cut)[1:]] == ["shop-7", "shop-0", "shop-1", "shop-10", "shop-11"]
-    found = page.get("?find=SHOP-1&most=2")
-    assert "2 of 3 limits" in text(found)
-    assert "No limit has “nope” in its name." in text(page.get("?find=nope"))
-    for wrong in ("0", "1001", "x", "-1", "9" * 20):
-        assert page.get(f"?most={wrong}").status_code == 400
-
-
-def test_nothing_to_see(page: Site) -> None:
-    assert "No limits are known: no worker has declared any." in text(page.get(""))
-    assert "No task has an identity lock." in text(page.get("locks"))
-    assert "Nothing was changed." in text(page.get("audit"))
-    report = text(page.get("report"))
-    assert "nothing needs attention." in report
-    assert report.count("The store is not durable") == 1
-    assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
-    assert "No task is parked." in text(page.get("limit?name=api"))
+    assert head(page.get("")).endswith("check for alarms")
+    ThrottleControl(app).limit("api").pause()
+    worker.put("t3", ONE, age=3600)
+    alarms = len(page.get("api/report").json()["alarms"])
+    assert alarms
+    words = f"{alarms} alarm{'s' if alarms > 1 else ''}"
+    for path in ("", "task", "limit?name=api", "locks"):
+        assert head(page.get(path)).endswith(words)
+    answer = page.get("alarms")
+    assert text(answer).strip() == words
+    assert 'href="/report"' in answer.text
 
 
 # -- a limit -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_see(page: Site) -> None:
+    for path, words in (
+        ("", "No limits are known: no worker has declared any."),
+        ("locks", "No task has an identity lock."),
+        ("audit", "Nothing was changed."),
+        ("report", "nothing needs attention."),
+        ("limit?name=api", "No task is parked."),
+        ("workers", "Nothing is set aside."),
+    ):
+        assert words in text(page.get(path))
+    assert text(page.get("report")).count("The store is not durable") == 1
+    assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
 
 
 def test_one_limit(page: Site, worker: TermsCaller) -> None:
@@ -157,14 +151,12 @@ def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
     many(worker, 5000)
     worker.arrive("waits", of("k4321"))
     answer = page.get("limit?name=tenant")
-    assert (
-        "100 of 5 000 keys. Sorted: stopped first , longest line first , by name . These are the first 1 000 found."
-        in text(answer).replace("\N{NO-BREAK SPACE}", " ")
-    )
-    assert "Held 5 000 over 5000 keys, 1 each" in text(answer).replace("\N{NO-BREAK SPACE}", " ")
+    sorting = "Sorted: stopped first , longest line first , by name ."
+    assert f"100 of 5 000 keys. {sorting} These are the first 1 000 found." in text(answer)
+    assert "Held 5 000 over 5000 keys, 1 each" in text(answer)
     of_keys = [each for each in rows(answer) if each.startswith("k")]
     assert of_keys[0].startswith("k4321 1 of 1 1 full")
-    overview = text(page.get("")).replace("\N{NO-BREAK SPACE}", " ")
+    overview = text(page.get(""))
     assert "5 000 over 5000 keys, 1 each 1" in overview
     assert "at least 1000 keys full" in overview
 
@@ -175,10 +167,7 @@ def test_one_key(page: Site, worker: TermsCaller) -> None:
         park(worker, f"{tenant} waits", of(tenant))
     for path in ("limit?name=tenant&key=acme", "limit?name=tenant[acme]"):
         shown = text(page.get(path))
-        assert "acme holds" in shown
-        assert "acme waits" in shown
-        assert "other waits" not in shown
-        assert "other holds" not in shown
+        assert set(re.findall(r"(?:acme|other) (?:holds|waits)", shown)) == {"acme holds", "acme waits"}
 
 
 @pytest.mark.parametrize("path", ["limit?name=nope", "limit?name=api&key=x", "api/limit?name=nope", "nope", "api/nope"])
@@ -207,22 +196,44 @@ def test_why_a_task_waits(page: Site, app: Any, worker: TermsCaller) -> None:
     assert "No worker has seen it yet, or it has ended" in text(page.get("task?id=nope"))
 
 
-def test_locks_and_audit(page: Site, app: Any, worker: TermsCaller) -> None:
-    worker.know(API)
+def test_locks_audit_and_report(page: Site, app: Any, worker: TermsCaller) -> None:
     task = app.tasks["charge"].apply_async((17, 5)).id
     ThrottleControl(app).limit("api").pause(by="bob", why="incident <42>")
-    assert rows(page.get("locks"))[1].startswith(f"{task} queued")
-    assert rows(page.get("audit"))[1].endswith("bob pause api incident <42>")
-    assert rows(page.get("audit?name=api"))[1].endswith("bob pause api incident <42>")
-
-
-def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) -> None:
-    ThrottleControl(app).limit("api").pause(by="bob")
     park(worker, "t", ONE)
+    assert rows(page.get("locks"))[1].startswith(f"{task} queued")
+    for path in ("audit", "audit?name=api"):
+        assert rows(page.get(path))[1].endswith("bob pause api incident <42>")
     shown = text(page.get("report"))
-    assert "Limit api is paused: 1 task waits" in shown
-    assert "celery -A shop throttle resume api" in shown
-    assert "Latency" in shown
+    for words in ("Limit api is paused: 1 task waits", "celery -A shop throttle resume api", "Latency"):
+        assert words in shown
+
+
+def test_workers_and_queues(page: Site, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = incident(redis)
+    answers: dict[str, set[str] | None] = {"taken": {"q", "idle"}}
+    monkeypatch.setattr(fleet, "consumed", lambda _: answers["taken"])
+    found = {each.split()[0]: each for each in rows(page.get("workers"))}
+    assert "1 task" in found[made.works.name]
+    assert "7 limits" in found[made.works.name]
+    assert "lease ended" in found[made.frozen.name]
+    assert found["exports"].startswith("exports 2 1h 0m no worker that answers")
+    assert found["q"].endswith("yes")
+    assert found["idle"].startswith("idle 0")
+    assert list(found).index("exports") < list(found).index("q")
+    page.post("limit/change?name=gpu", {"change": "pause"})  # it is read again
+    answers["taken"] = None
+    answer = page.get("workers")
+    assert "not known" in next(each for each in rows(answer) if each.startswith("exports"))
+    assert "no worker answered a remote control command" in text(answer)
+
+
+def test_set_aside_records_are_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:
+    worker.put(HOSTILE, ONE)
+    redis.hset(KEY["records"], HOSTILE, "not a record")
+    worker.exchange(2)  # which finds it
+    answer = page.get("workers")
+    assert any(each.startswith(HOSTILE) for each in rows(answer)), text(answer)
+    assert HOSTILE not in answer.text
 
 
 def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) -> None:
@@ -250,34 +261,35 @@ def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) 
 
 
 def test_the_live_part_is_sent_once(page: Site, app: Any, worker: TermsCaller) -> None:
-    worker.know(API)
+    """A wait that goes on is no change: the script lets it go on."""
+    fill(worker, 3)
+
+    def again(path: str, first: Any) -> Any:
+        return page.get(path, headers={"If-None-Match": first.headers["etag"]})
+
     for path in ("?part=live", "limit?name=api&part=live", "locks?part=live", "audit?part=live"):
         first = page.get(path)
         assert "<html" not in first.text
-        again = page.get(path, headers={"If-None-Match": first.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
+        answer = again(path, first)
+        assert (answer.status_code, answer.content) == (304, b"")
+    assert re.search(r"<time [^>]*>[\d.]+ s</time>", page.get("?part=live").text)
     ThrottleControl(app).limit("api").pause()
-    etag = page.get("?part=live").headers["etag"]
+    paused = page.get("?part=live")
     ThrottleControl(app).limit("api").resume()
-    assert page.get("?part=live", headers={"If-None-Match": etag}).status_code == 200
-
-
-def test_a_wait_that_goes_on_is_no_change(page: Site, worker: TermsCaller) -> None:
-    """The script lets it go on; else every answer would be a new one where a task waits."""
-    fill(worker, 3)
-    first = page.get("?part=live")
-    assert re.search(r"<time [^>]*>[\d.]+ s</time>", first.text)
-    assert page.get("?part=live", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+    assert again("?part=live", paused).status_code == 200
 
 
 # -- hostile input -----------------------------------------------------------------------------------------------------
 
 
 def test_hostile_names_are_only_text(page: Site, app: Any, worker: TermsCaller) -> None:
+    """And links lead to them."""
     limit = Limit(HOSTILE, 1, key="k")
     for key in KEYS:
         for task in ("<b>holds</b>", "<i>waits</i>"):
-            park_or_run(worker, f"{task} {key}", terms(limit).needs({"keys": {HOSTILE: key}}))
+            needs = terms(limit).needs({"keys": {HOSTILE: key}})
+            if worker.arrive(f"{task} {key}", needs) is None:
+                worker.put(f"{task} {key}", needs)
     ThrottleControl(app).limit(HOSTILE).pause(by="<u>ana</u>", why='"><script>')
     seen = [page.get(each) for each in ("", "audit", "report", f"limit?{urlencode({'name': HOSTILE})}")]
     for key in KEYS:
@@ -291,20 +303,10 @@ def test_hostile_names_are_only_text(page: Site, app: Any, worker: TermsCaller) 
     for each in seen:
         assert each.status_code == 200
         assert not re.search(r"<(b|i|u|img|script)>|<script(?! src=\"/page.js)|<img|onerror=alert\(1\)>\"", each.text)
-
-
-def park_or_run(worker: TermsCaller, task: str, needs: Any) -> None:
-    if worker.arrive(task, needs) is None:
-        worker.put(task, needs)
-
-
-def test_links_lead_to_hostile_names(page: Site, worker: TermsCaller) -> None:
-    limit = Limit(HOSTILE, 1, key="k")
-    for key in KEYS:
-        worker.arrive(f"t {key}", terms(limit).needs({"keys": {HOSTILE: key}}))
-    (link,) = re.findall(r'href="/(limit\?[^"]*)"', page.get("").text)
+    (link,) = re.findall(r'href="/(limit\?[^"]*)"', seen[0].text)
     found = re.findall(r'href="/(limit\?[^"]*key[^"]*)"', page.get(html.unescape(link)).text)
-    assert {next(each for each in KEYS if each in text(page.get(html.unescape(link)))) for link in found} == set(KEYS)
+    headings = [page.get(html.unescape(each)).text.partition("<h1")[2].partition("</h1>")[0] for each in found]
+    assert {key for key in KEYS if any(key in plain(each) for each in headings)} == set(KEYS)
 
 
 def test_a_text_that_would_turn_a_line_around(page: Site) -> None:
@@ -319,10 +321,11 @@ def test_the_store_is_away(own_server: EmbeddedServer) -> None:
         assert page.get("").status_code == 200
         own_server.kill()
         until(lambda: page.get("").status_code == 503, timeout=3)  # it is kept for a moment
-        for path in ("", "?part=live", "limit?name=api", "task?id=t", "locks", "audit", "report"):
+        for path in ("", "?part=live", "limit?name=api", "task?id=t", "locks", "audit", "report", "alarms"):
             answer = page.get(path)
             assert answer.status_code == 503
             assert "The store does not answer" in text(answer)
+        assert head(page.get("")).endswith("check for alarms")
         answer = page.get("api/limits")
         assert answer.status_code == 503
         assert "the store did not answer" in json.loads(answer.text)["error"]

@@ -44,12 +44,15 @@ def park(worker: TermsCaller, task: str = "t", **headers: object) -> Arrival:
 # -- shown fields ------------------------------------------------------------------------------------------------------
 
 
-def test_parked_task_has_its_arguments_and_its_eta(page: Site, worker: TermsCaller) -> None:
-    park(worker, eta=ETA)
-    shown = text(page.get("task?id=t"))
-    assert f"Arguments ('{SECRET}',) {{'amount': 5}}" in shown
-    assert f"ETA {SHOWN_ETA}" in shown
-    assert "<dt>Worker</dt>" not in page.get("task?id=t").text
+def test_parked_task_has_its_arguments_and_its_eta_also_when_it_runs(page: Site, worker: TermsCaller) -> None:
+    first = park(worker, eta=ETA)
+    for works in ("", "Worker aaaaaaaa"):
+        shown = text(page.get("task?id=t"))
+        assert f"Arguments ('{SECRET}',) {{'amount': 5}}" in shown
+        assert f"ETA {SHOWN_ETA}" in shown
+        assert ("Worker aaaaaaaa" in shown) is bool(works)
+        if not works:
+            assert worker.end(first, slots=1) == ("t",)
 
 
 def test_running_task_has_its_worker_as_a_link(page: Site, worker: TermsCaller) -> None:
@@ -59,15 +62,7 @@ def test_running_task_has_its_worker_as_a_link(page: Site, worker: TermsCaller) 
     path, _, fragment = html.unescape(there).lstrip("/").partition("#")
     assert f'<tr role="row" id="{fragment}">' in page.get(path).text
     assert NOT_KEPT in text(answer), "the broker has its message"
-
-
-def test_running_task_that_was_parked_has_all_of_them(page: Site, worker: TermsCaller) -> None:
-    first = park(worker, eta=ETA)
-    assert worker.end(first, slots=1) == ("t",)
-    shown = text(page.get("task?id=t"))
-    assert f"('{SECRET}',)" in shown
-    assert f"ETA {SHOWN_ETA}" in shown
-    assert "Worker aaaaaaaa" in shown
+    assert f'<a href="{there}">aaaaaaaa</a>' in page.get("limit?name=api").text
 
 
 def test_permit_outside_of_tasks_has_no_arguments(page: Site, app: Any) -> None:
@@ -76,11 +71,6 @@ def test_permit_outside_of_tasks_has_no_arguments(page: Site, app: Any) -> None:
         answer = page.get(f"task?id={holder.task_id}")
         assert f">{holder.worker}</a>" in answer.text
         assert "Arguments" not in text(answer)
-
-
-def test_lists_link_to_the_workers_that_run_tasks(page: Site, worker: TermsCaller) -> None:
-    worker.arrive("one", ONE)
-    assert '<a href="/workers#worker-aaaaaaaa">aaaaaaaa</a>' in page.get("limit?name=api").text
 
 
 @pytest.mark.parametrize(
@@ -101,26 +91,26 @@ def test_eta_is_shown_where_it_can_be_read(page: Site, worker: TermsCaller, eta:
 
 
 @pytest.mark.parametrize(
-    ("rights", "sees", "changes"),
-    [("all", True, True), ("arguments", True, False), ("change", False, True), ("read", False, False)],
+    ("access", "sees", "changes"),
+    [
+        (lambda _: "all", True, True),
+        (lambda _: "arguments", True, False),
+        (lambda _: "change", False, True),
+        (lambda _: "read", False, False),
+        (None, False, False),
+    ],
+    ids=["all", "arguments", "change", "read", "without access"],
 )
-def test_rights_decide_about_arguments(app: Any, worker: TermsCaller, rights: Any, sees: bool, changes: bool) -> None:
+def test_rights_decide_about_arguments(app: Any, worker: TermsCaller, access: Any, sees: bool, changes: bool) -> None:
     park(worker)
-    with visited(asgi(app, lambda _: rights)) as page:
+    with visited(asgi(app, access)) as page:
         for path in ("task?id=t", "task?id=t&part=live", "task/drop?id=t", "limit?name=api"):
             assert not ("/task/drop" in page.get(path).text and not changes), path
             assert (SECRET in page.get(path).text) is (sees and path.startswith("task?")), path
         assert (REFUSED in text(page.get("task?id=t"))) is not sees
-        assert page.post("limit/change?name=api", {"change": "pause"}).status_code == (303 if changes else 403)
+        for path in ("limit/change?name=api", "task/drop?id=t"):
+            assert page.post(path, {"change": "pause"}).status_code == (303 if changes else 403), path
     assert (ThrottleControl(app).limit("api").status().paused is not None) is changes
-
-
-def test_without_access_it_is_only_read_without_arguments(app: Any, worker: TermsCaller) -> None:
-    park(worker)
-    with visited(asgi(app)) as page:
-        answer = page.get("task?id=t")
-        assert (answer.status_code, SECRET in answer.text) == (200, False)
-        assert page.post("task/drop?id=t").status_code == 403
 
 
 @pytest.mark.parametrize(("token", "rights", "sees"), [(None, "all", 0), (TOKEN, "all", 1), (TOKEN, "read", 0)])
@@ -160,18 +150,15 @@ def test_hostile_arguments_are_text(page: Site, worker: TermsCaller) -> None:
     assert rf"('{HOSTILE}', '\x1b[2J\u202e\x00\ud800')" in text(answer)
 
 
-def test_long_arguments_are_cut(page: Site, app: Any, worker: TermsCaller) -> None:
+def test_long_arguments_are_cut_and_others_than_text_not_kept(page: Site, app: Any, worker: TermsCaller) -> None:
     park(worker, argsrepr="x" * 100_000)
     shown = page.get("task?id=t").text
     assert len(shown) < 10_000
     assert "xxx…" in shown
     assert len(str(ThrottleControl(app).explain("t").args)) == 1000
-
-
-@pytest.mark.parametrize("headers", [{"argsrepr": 3, "kwargsrepr": None}, {"argsrepr": None, "kwargsrepr": ["x"]}])
-def test_arguments_that_are_no_text_are_not_kept(page: Site, worker: TermsCaller, headers: Any) -> None:
-    park(worker, **headers)
-    assert NOT_KEPT in text(page.get("task?id=t"))
+    for task, headers in (("a", {"argsrepr": 3, "kwargsrepr": None}), ("b", {"argsrepr": None, "kwargsrepr": ["x"]})):
+        worker.put(task, ONE, message=message(**headers))
+        assert NOT_KEPT in text(page.get(f"task?id={task}"))
 
 
 class Bomb:
@@ -182,11 +169,9 @@ class Bomb:
 
 
 def test_pickled_body_is_never_read(page: Site, worker: TermsCaller) -> None:
-    for each in ("one", "two"):
-        worker.arrive(each, ONE)
     about: Any = {"task": "call", "argsrepr": "(<Bomb>,)", "kwargsrepr": "{}"}
     kind = {"content_type": "application/x-python-serialize", "content_encoding": "binary"}
     body: Any = pickle.dumps(([Bomb()], {}, {}))
-    parcel = pack(Message(body, headers=about, properties={}, **kind))
-    worker.put("t", ONE, message=parcel)
-    assert "Arguments (<Bomb>,)" in text(page.get("task?id=t"))
+    park(worker)
+    worker.put("bomb", ONE, message=pack(Message(body, headers=about, properties={}, **kind)))
+    assert "Arguments (<Bomb>,)" in text(page.get("task?id=bomb"))
