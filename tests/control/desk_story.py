@@ -1,0 +1,112 @@
+"""Stories of an operator: see `tests.store.stories`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle import ThrottleControl
+from tests.store.caller import started
+from tests.store.gate_story import GateStory
+from tests.store.peek import KEY, peek
+
+if TYPE_CHECKING:
+    from celery_throttle.control.findings import Finding
+    from celery_throttle.control.limit_control import LimitControl
+    from tests.store.caller import Caller
+
+__all__ = ["DeskStory", "all_started", "be_held_for"]
+
+
+def be_held_for(redis: Redis, task: str, seconds: float) -> None:
+    """Let a task have its permit since so long ago."""
+    record = peek(redis).records[task].raw
+    redis.hset(KEY["records"], task, json.dumps(record | {"since": record["since"] - seconds * 1000}))
+
+
+def all_started(worker: Caller) -> int:
+    """How many really start, where there are slots for all."""
+    count = 0
+    while True:
+        reply = worker.look(50)
+        count += len(started(reply))
+        if not reply.more and not reply.grants:
+            return count
+
+
+class DeskStory(GateStory):
+    """A story of the gate with an operator. In each text ``;`` is shown as ``,``, and a changing time as ``TIME``."""
+
+    def __init__(self, redis: Redis, control: ThrottleControl) -> None:
+        super().__init__(redis, lambda: pytest.fail("no time passes"))
+        self.control = control
+
+    def _limit(self, name: str) -> LimitControl:
+        limit, _, key = name.partition("/")
+        return self.control.limit(limit, key=key or None)
+
+    def change(self, name: str, change: str, *permits: str, **options: str) -> None:
+        """Change a limit or a key at run time: ``change tenant/a override 5``."""
+        getattr(self._limit(name), change)(*map(int, permits), **options)
+
+    def held_for(self, task: str, seconds: str) -> None:
+        be_held_for(self.redis, task, float(seconds))
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def _found(self, patience: str = "600") -> list[Finding]:
+        verdict = self.control.report(patience=float(patience))
+        return [*verdict.alarms, *verdict.remarks]
+
+    def report(self, **patience: str) -> str:
+        """Return the kinds of the findings, each with its limit or queue; those of alarms in capitals."""
+        found = []
+        for each in self._found(**patience):
+            place = f"{each.limit or each.queue or ''}/{each.key or ''}".rstrip("/")
+            found.append(f"{each.kind.upper() if each.alarm else each.kind} {place}".rstrip())
+        return ", ".join(found)
+
+    def _first(self, part: str) -> str:
+        text: Any = getattr(self._found()[0], part)
+        text = " | ".join(text) if isinstance(text, tuple) else text
+        return re.sub(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC|\d+\.\d s|\d+m \d+s", "TIME", text).replace("; ", ", ")
+
+    def what(self) -> str:
+        """Return what the first finding is about."""
+        return self._first("what")
+
+    def reason(self) -> str:
+        return self._first("why")
+
+    def advice(self) -> str:
+        return self._first("do")
+
+    def waits(self) -> int:
+        """Return how many tasks wait for the reason of the first finding."""
+        return self._found()[0].waits
+
+    # -- forecasts ---------------------------------------------------------------------------------------------------
+
+    def forecast(self, name: str, *permits: str, **change: Any) -> str:
+        """Return how many tasks would start, and how many would wait for which reason."""
+        found = self._limit(name).forecast(*map(int, permits), **change)
+        bounds = [
+            f"{each.tasks} {each.kind} {each.limit or each.queue or ''}/{each.key or ''}".rstrip("/")
+            for each in found.bounds
+        ]
+        return ", ".join([f"{'at most ' * found.at_most}{found.starts}", *bounds])
+
+    def starts(self) -> int:
+        """Return how many tasks start if there are slots for all."""
+        return all_started(self.by)
+
+    # -- runnable tasks ----------------------------------------------------------------------------------------------
+
+    def runnable(self, queue: str = "q") -> str:
+        """Return how many tasks of a queue run, and how many could start."""
+        (found,) = self.control.runnable(queue)
+        return f"{found.running} {found.ready}"
