@@ -100,6 +100,10 @@ class DeskStory(GateStory):
         ]
         return ", ".join([f"{'at most ' * found.at_most}{found.starts}", *bounds])
 
+    def bound(self, name: str, *permits: str) -> str:
+        """Return why the first of them would wait."""
+        return self._limit(name).forecast(*map(int, permits)).bounds[0].why
+
     def starts(self) -> int:
         """Return how many tasks start if there are slots for all."""
         return all_started(self.by)
