@@ -74,13 +74,13 @@ def control(app: Any) -> ThrottleControl:
 
 
 @pytest.fixture
-def desk(redis: Redis, control: ThrottleControl) -> DeskStory:
-    return DeskStory(redis, control)
+def run(app: Any) -> Run:
+    return lambda *args: run_in(app, *args)
 
 
 @pytest.fixture
-def run(app: Any) -> Run:
-    return lambda *args: run_in(app, *args)
+def desk(redis: Redis, app: Any, run: Run) -> DeskStory:
+    return DeskStory(redis, app, run)
 
 
 @pytest.fixture(params=["is away", "never answers"])

@@ -10,14 +10,18 @@ import pytest
 from redis import Redis
 
 from celery_throttle import ThrottleControl
+from celery_throttle.control.metrics import measured
 from tests.store.caller import started
 from tests.store.gate_story import GateStory
 from tests.store.peek import KEY, peek
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.control.findings import Finding
     from celery_throttle.control.limit_control import LimitControl
     from tests.store.caller import Caller
+    from tests.support.shell import Ended
 
 __all__ = ["DeskStory", "all_started", "be_held_for"]
 
@@ -41,20 +45,25 @@ def all_started(worker: Caller) -> int:
 class DeskStory(GateStory):
     """A story of the gate with an operator. In each text ``;`` is shown as ``,``, and a changing time as ``TIME``."""
 
-    def __init__(self, redis: Redis, control: ThrottleControl) -> None:
+    def __init__(self, redis: Redis, app: Any, run: Callable[..., Ended]) -> None:
         super().__init__(redis, lambda: pytest.fail("no time passes"))
-        self.control = control
+        self.control, self._app, self._command = ThrottleControl(app), app, run
 
     def _limit(self, name: str) -> LimitControl:
         limit, _, key = name.partition("/")
         return self.control.limit(limit, key=key or None)
 
-    def change(self, name: str, change: str, *permits: str, **options: str) -> None:
+    def change(self, name: str, change: str, *permits: str, **options: str) -> Any:
         """Change a limit or a key at run time: ``change tenant/a override 5``."""
-        getattr(self._limit(name), change)(*map(int, permits), **options)
+        return getattr(self._limit(name), change)(*map(int, permits), **options)
 
     def held_for(self, task: str, seconds: str) -> None:
         be_held_for(self.redis, task, float(seconds))
+
+    def row(self, limit: str) -> str:
+        """Return the row of a limit or key in ``status``, after its name."""
+        (found,) = [row[1:] for row in self._command("status").rows if row[0] == limit]
+        return " | ".join(found).replace("; ", ", ")
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
@@ -114,3 +123,16 @@ class DeskStory(GateStory):
         """Return how many tasks of a queue run, and how many could start."""
         (found,) = self.control.runnable(queue)
         return f"{found.running} {found.ready}"
+
+    # -- metrics -----------------------------------------------------------------------------------------------------
+
+    def metrics(self, limit: str, *wanted: str) -> str:
+        """Return these metrics of a limit, by their short names; large ones to the nearest hundred."""
+        found = {
+            metric.name.removeprefix("celery_throttle_"): sample.value
+            for metric in measured(self._app)
+            for sample in metric.samples
+            if sample.labels == {"group": "", "limit": limit}
+        }
+        numbers = (found.get(name, -1) for name in wanted)
+        return " ".join("-" if each < 0 else f"{each if each < 100 else round(each, -2):g}" for each in numbers)

@@ -20,8 +20,10 @@ from celery_throttle.control.verbs import DROP, VERBS, Ending, Verb
 from celery_throttle.signals import limit_changed
 from celery_throttle.store.limit_status import LimitStatus, RateStatus
 from tests.control.conftest import Run
-from tests.control.test_looking import API, ONE, fill, of
+from tests.control.desk_story import DeskStory
+from tests.control.test_looking import API, ONE, fill
 from tests.store.caller import started
+from tests.store.stories import stories
 from tests.store.terms_caller import TermsCaller, terms
 
 MAIL = Limit("mail", rate="60/h", burst=2)
@@ -69,16 +71,23 @@ def test_a_change_of_a_limit_or_a_key_and_its_end(
     assert run(end, "tenant[acme]", "--json").json["changed"] is True
 
 
-def test_changes_matter_at_once(run: Run, worker: TermsCaller) -> None:
-    fill(worker, 4)
-    assert started(worker.look(4)) == ()
-    assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
-    assert started(worker.look(4)) == ("t2",)
-    run("pause", "api")
-    run("set", "api", "9")
-    assert started(worker.look(4)) == ()
-    run("resume", "api")
-    assert started(worker.look(4)) == ("t3",)
+EFFECTS = """
+more permits start tasks at once, and a pause of the limit lets none start:
+    arrive a b c d on=gpu:2; look slots=4 = -; change gpu override 3; look slots=4 = c; change gpu pause
+    change gpu override 9; look slots=4 = -; change gpu resume = True; change gpu resume = False; look slots=4 = d
+the end of a hold of one key, or of all, beside a pause of one:
+    take ta on=tenant[a]:1; take tb on=tenant[b]:1; take tc on=tenant[c]:1; send_back ta pause=3600
+    send_back tb pause=3600; send_back tc pause=3600; change tenant/a release_hold = True; look slots=4 = ta
+    change tenant/c pause; change tenant release_hold = True; change tenant release_hold = False; look slots=4 = tb
+a rate of one key holds for that alone:
+    take a1 on=tenant[a]:1; end a1; change tenant/a override rate=1/h; change tenant/b override 2
+    arrive a2 a3 on=tenant[a]:1 = a2; end a2; look slots=4 = -; arrive b1 b2 b3 on=tenant[b]:1 = b1 b2
+"""
+
+
+@pytest.mark.parametrize("steps", stories(EFFECTS))
+def test_a_story_of_changes(desk: DeskStory, steps: str) -> None:
+    desk.tell(steps)
 
 
 @pytest.mark.parametrize("later", [60, 0.5])
@@ -176,11 +185,6 @@ def test_a_limit_without_a_rate_gets_one(control: ThrottleControl, run: Run, wor
     fill(worker, 2)
     assert [each.task_id for each in control.holders("api")] == ["t0"]
     assert run("explain", "t1").lines[1].startswith("The rate of limit api (1/h, instead of none since ")
-    run("set", "tenant", "--key", "acme", "--rate", "1/h")
-    for tenant in ("acme", "zeta"):
-        worker.end(worker.take(f"{tenant}0", of(tenant)))
-        worker.arrive(f"{tenant}1", of(tenant))
-    assert {each.key: each.parked for each in control.limit("tenant").keys().rows} == {"acme": 1, "zeta": 0}
 
 
 @pytest.mark.parametrize(
@@ -225,21 +229,6 @@ def test_a_hold_is_ended_early(control: ThrottleControl, run: Run, worker: Terms
     assert (ended.code, ended.lines[0]) == (0, "api was not held back.")
     assert run("release-hold", "api", "--json").json["changed"] is False
     assert len(control.audit()) == 1
-
-
-def test_holds_of_one_key_or_of_all(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
-    limit = control.limit("tenant")
-    limit.pause(why="goes on")
-    limit.resume()
-    for tenant in ("a", "b", "c"):
-        worker.send_back(worker.take(f"t{tenant}", of(tenant)), 3600.0)
-    assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
-    assert started(worker.look(4)) == ("ta",)
-    control.limit("tenant", key="c").pause()
-    assert limit.release_hold()
-    assert not limit.release_hold()
-    assert started(worker.look(4)) == ("tb",), "the pause of a key is another thing"
-    assert [str(each.bucket) for each in control.status() if each.held_back] == []
 
 
 def test_changes_that_end_another_one_are_those_of_the_type() -> None:

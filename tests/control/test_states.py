@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +9,14 @@ from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import rows as rows_module
-from celery_throttle.core.policy import Needs
 from celery_throttle.store.limit_status import LimitStatus
 from tests.control.conftest import Run, add_task
-from tests.control.test_looking import API, MAIL, ONE, fill, names, of
-from tests.store.peek import KEY
+from tests.control.desk_story import DeskStory
+from tests.control.test_looking import MAIL, ONE, fill, names, of
+from tests.store.stories import stories
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import incident
 
-GPU = Limit("gpu", 1)
 #: Steers a terminal; JSON has it as it is.
 STEERS = "two\nlines\r\x07 ünï"
 
@@ -27,12 +24,6 @@ STEERS = "two\nlines\r\x07 ünï"
 @pytest.fixture(autouse=True)
 def _look_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_AGAIN", 0.0)
-
-
-def state(run: Run, limit: str) -> str:
-    """The row of a limit or key as it stands."""
-    (found,) = [line for line in run("status").lines if line.split("  ")[0] == limit]
-    return found
 
 
 def test_status_lists_limits_then_their_keys(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
@@ -77,21 +68,28 @@ def test_json_of_status_has_the_names_of_the_attributes(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("say", "state"),
-    [
-        (lambda limit: limit.pause(by="ana", why="incident 42"), "paused by ana (incident 42)"),
-        (lambda limit: limit.disable(by="ana"), "disabled by ana"),
-        (lambda limit: limit.override(7, by="ana"), "override 7 instead of 2 by ana"),
-        (lambda limit: limit.override(1, by="ana"), "override 1 instead of 2 by ana; full"),
-    ],
-)
-def test_state_of_an_override(
-    control: ThrottleControl, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str
-) -> None:
-    worker.arrive("t", ONE)
-    say(control.limit("api"))
-    assert run("status").rows[1][3:] == [state]
+STATES = """
+overrides and their authors:
+    take t on=gpu:2; row gpu = 1 of 2 | 0; change gpu pause by=ana why=x; row gpu = 1 of 2 | 0 | paused by ana (x)
+    change gpu resume; change gpu disable by=ana; row gpu = 1 | 0 | disabled by ana; change gpu enable
+    change gpu override 7 by=ana; row gpu = 1 of 7 | 0 | override 7 instead of 2 by ana
+    change gpu override 1 by=ana; row gpu = 1 of 1 | 0 | override 1 instead of 2 by ana, full
+a limit whose first task waits for another:
+    take holds on=gpu:1; park waits on=api:2+gpu:1; row api = 0 of 2 | 1 | its first task waits for gpu
+a limit whose tasks wait in other lines:
+    take holds on=gpu:1; park waits on=gpu:1+api:2; row api = 0 of 2 | 1 | its tasks wait in other lines
+a limit whose first task needs more than are free:
+    take holds on=api:2; park waits on=api:2 cost=2; row api = 1 of 2 | 1 | its first task needs 2 permits
+a first task that goes first elsewhere does not wait for itself:
+    park waits on=api:2+gpu:1; bar waits gpu; row api = 0 of 2 | 1 | no worker takes it (queue q)
+a limit of which no key is full:
+    park waits on=tenant[a]:1 queue=nobody; row tenant = 0 (1 each) | 1 | 1 | no worker takes it (queue nobody)
+"""
+
+
+@pytest.mark.parametrize("steps", stories(STATES))
+def test_a_story_of_states(desk: DeskStory, steps: str) -> None:
+    desk.tell(steps)
 
 
 def test_states_of_an_incident(run: Run, redis: Redis) -> None:
@@ -111,36 +109,9 @@ def test_states_of_an_incident(run: Run, redis: Redis) -> None:
     assert all(line[heading.index("STATE") :] for line in rows)
 
 
-@pytest.mark.parametrize(
-    ("held", "waits", "said"),
-    [
-        (GPU, terms(API, GPU).same, "its first task waits for gpu"),
-        (GPU, terms(GPU, API).same, "its tasks wait in other lines"),
-        (API, terms(API, cost=2).same, "its first task needs 2 permits"),
-    ],
-)
-def test_state_of_a_limit_with_permits_free(
-    run: Run, worker: TermsCaller, held: Limit, waits: Needs, said: str
-) -> None:
-    worker.take("holds", terms(held).same)
-    worker.put("waits", waits)
-    assert state(run, "api").endswith(said)
-
-
-def test_a_first_task_that_goes_first_elsewhere_does_not_wait_for_itself(
-    run: Run, worker: TermsCaller, redis: Redis
-) -> None:
-    worker.put("waits", terms(API, GPU).same)
-    bar = json.dumps({"bar": [0, 9_000_000_000_000, "", "waits", 1]})
-    redis.hset(KEY["overrides"], "gpu", bar)
-    assert state(run, "api").endswith("no worker takes it (queue q)")
-
-
-def test_state_is_looked_for_among_keys_and_groups(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
-    """No key of the one is full, and the line of the other is in its own group."""
+def test_a_limit_of_another_group_has_its_own_state(app: Any, desk: DeskStory, redis: Redis) -> None:
+    """Its line is looked for in its own group."""
     eu = Limit("eu", 1, group="eu")
     add_task(app, "in_eu", eu)
-    worker.put("waits", of("acme"), queue="nobody")
     TermsCaller(redis, "cccccccc", "q", prefix=f"{app.conf.throttle_prefix}:eu").put("waits", terms(eu).same)
-    assert state(run, "tenant").endswith("no worker takes it (queue nobody)")
-    assert state(run, "eu").endswith("no worker takes it (queue q)")
+    assert desk.row("eu") == "0 of 1 | 1 | no worker takes it (queue q)"
