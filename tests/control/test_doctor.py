@@ -206,21 +206,22 @@ def declared(control: ThrottleControl) -> list[Finding]:
 
 @pytest.mark.usefixtures("workers_answer")
 @pytest.mark.parametrize(
-    ("workers", "what"),
+    ("workers", "what", "newest"),
     [
-        ((Limit("api", 2), Limit("api", 8), Limit("api", 2)), "api differently: 2 on w1 and w3, 8 on w2."),
-        ((Limit("far", 2), Limit("far", 2, max_parked=9)), "far differently: 2 on w1, 2, max_parked=9 on w2."),
+        ((Limit("api", 2), Limit("api", 8), Limit("api", 2)), "api differently: 2 on w1 and w3, 8 on w2.", "2"),
+        ((Limit("api", 2), Limit("api", 8)), "api differently: 2 on w1, 8 on w2.", "8"),
+        ((Limit("far", 2), Limit("far", 3, max_parked=9)), "far differently: 2 on w1, 3, max_parked=9 on w2.", "3, "),
     ],
-    ids=["and the newest agrees with this code", "of a limit that this code does not have"],
+    ids=["and the newest agrees with this code", "and with this code", "of a limit that this code does not have"],
 )
 def test_workers_that_differ_are_one_alarm(
-    app: Any, control: ThrottleControl, redis: Redis, workers: tuple[Limit, ...], what: str
+    app: Any, control: ThrottleControl, redis: Redis, workers: tuple[Limit, ...], what: str, newest: str
 ) -> None:
     for number, limit in enumerate(workers, 1):
         begun(redis, f"w{number}", limit)
     (found,) = declared(control)
     assert (found.alarm, found.limit, found.what) == (True, workers[0].name, f"Workers declare limit {what}")
-    assert found.why.startswith("The declaration of the worker that started last holds for all: 2")
+    assert found.why.startswith(f"The declaration of the worker that started last holds for all: {newest}")
     assert [each for each in diagnose(app).findings if each.limit == found.limit] == [found]
 
 

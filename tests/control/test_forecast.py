@@ -200,11 +200,13 @@ def test_forecast_of_another_rate(control: ThrottleControl, worker: TermsCaller,
     assert (found.rates, found.permits, found.least) == ((RateStatus("1000/s", 5),), None, 0)
     assert mail.status().rate_override is None
     until(lambda: mail.forecast(4, rate="1000/s", burst=1).starts)  # a millisecond after the last start
-    for rate in ("1/m", "1000/s"):
-        found = mail.forecast(4, rate=rate, burst=1)
-        instead = f"rate {rate} instead of {mail.status().rates_in_force[0]}."
-        assert str(found).splitlines()[0].endswith(instead)
-        mail.override(4, rate=rate, burst=1)
+    for permits, rate, instead in (
+        (4, "1/m", "4 permits instead of any number, rate 1/m instead of 60/h (burst 2)."),
+        (5, "1000/s", "5 permits instead of 4, rate 1000/s instead of 1/m."),
+    ):
+        found = mail.forecast(permits, rate=rate, burst=1)
+        assert str(found).splitlines()[0] == f"mail: {instead}"
+        mail.override(permits, rate=rate, burst=1)
         assert found.starts == len(started(worker.look(9)))
 
 
