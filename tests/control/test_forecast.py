@@ -20,7 +20,7 @@ from celery_throttle.store.limit_status import RateStatus
 from tests.control.conftest import Run
 from tests.control.desk_story import DeskStory, all_started
 from tests.control.hours import tell_counts
-from tests.control.test_looking import API, ONE, TENANT, fill, names
+from tests.control.test_looking import API, ONE, TENANT, fill, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.stories import stories
@@ -37,13 +37,16 @@ METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-ho
 NUMBERS = """
 tasks of the limit may wait for another limit:
     take t0 t1 on=gpu:2; park w0 w1 w2 w3 on=gpu:2+tenant[acme]:1; park other on=gpu:2+tenant[zeta]:1; look
-    forecast gpu 10 = 2, 3 full tenant/acme; change gpu override 10; starts = 2
+    forecast gpu 10 = 2, 3 full tenant/acme; bound gpu 10 = limit tenant[acme] is full, 1 of 1 permits are held then
+    change gpu override 10; starts = 2
 a pause lets none start:
-    arrive a b c d on=gpu:2; change gpu pause; forecast gpu 3 = 0, 2 paused gpu; change gpu override 3; starts = 0
+    arrive a b c d on=gpu:2; change gpu pause; forecast gpu 3 = 0, 2 paused gpu
+    bound gpu 3 = limit gpu is paused; change gpu override 3; starts = 0
 a limit that is not enforced lets all start:
     arrive a b c d on=gpu:2; change gpu disable; forecast gpu 3 = 2; change gpu override 3; starts = 2
 a hold lets none start:
     take t on=gpu:2; send_back t pause=60; forecast gpu 9 = 0, 1 held-back gpu
+    bound gpu 9 = limit gpu is held back
 a rate has so much of its burst:
     take t on=mail:1@1/h^3; park a b c d e on=mail:1@1/h^3; forecast mail 9 = at most 3, 2 rate mail
     bound mail 9 = the rate of limit mail (1/h) allows no more at once; change mail override 9; starts = 2
@@ -136,8 +139,9 @@ def test_forecast_as_json(run: Run, worker: TermsCaller) -> None:
     (bound,) = shown["bounds"]
     assert bound.keys() == names(Bound)
     assert (bound["limit"], bound["tasks"]) == ("api", 1)
-    shown = run("release-hold", "api", "--dry-run", "--json").json
-    assert (shown["starts"], shown["after"], shown["changes"]) == (0, "release-hold", False)
+    worker.send_back(worker.take("held back", of("acme")), 60)
+    shown = run("release-hold", "tenant[acme]", "--dry-run", "--json").json
+    assert (shown["starts"], shown["after"], shown["changes"]) == (1, "release-hold", True)
 
 
 def test_forecast_text_is_one_line_for_any_names() -> None:
@@ -220,7 +224,9 @@ def test_forecast_of_the_end_of_a_rate(control: ThrottleControl, worker: TermsCa
     until(lambda: mail.forecast(after="reset").starts)  # a millisecond after the last start
     found = mail.forecast(after="reset")
     assert (found.starts, found.at_most, found.per_second) == (4, True, 1000)
-    assert str(found).splitlines()[0] == "mail: rate 1000/s (burst 4) instead of 1/d."
+    changed, starts, *_ = str(found).splitlines()
+    assert changed == "mail: rate 1000/s (burst 4) instead of 1/d."
+    assert starts.startswith("At most 4 tasks would start at once")
     assert "About 1000 a second would start from then on." in str(found)
 
 
@@ -293,43 +299,44 @@ def with_slots(monkeypatch: pytest.MonkeyPatch, *workers: tuple[str, int]) -> No
     monkeypatch.setattr(forecast, "consumed", lambda _: {queue for each in slots for queue in each.queues})
 
 
-@pytest.fixture
-def paused(control: ThrottleControl, worker: TermsCaller) -> Any:
-    """A limit that is paused while five tasks wait."""
+def paused(control: ThrottleControl, worker: TermsCaller, queues: str = "qqqqq") -> Any:
+    """Return a limit that is paused while tasks of these queues wait."""
     worker.know(API)
     limit = control.limit("api")
     limit.pause()
-    for number in range(5):
-        worker.put(f"t{number}", ONE)
+    for number, queue in enumerate(queues):
+        worker.put(f"t{number}", ONE, queue=queue)
     return limit
 
 
+AT_ONCE = "2 tasks would start at once, workers have slots for them."
+ONE_AT_ONCE = "2 tasks would start as workers have slots for them, 1 of them at once."
+
+
 @pytest.mark.parametrize(
-    ("workers", "slots", "line"),
+    ("queues", "workers", "slots", "line"),
     [
-        ([("q", 8)], 2, "2 tasks would start at once, workers have slots for them."),
-        ([("q", 1)], 1, "2 tasks would start as workers have slots for them, 1 of them at once."),
-        ([("q", 1), ("qr", 1), ("r", 9)], 2, "2 tasks would start at once, workers have slots for them."),
+        ("qqqqq", [("q", 8)], 2, AT_ONCE),
+        ("qqqqq", [("q", 1)], 1, ONE_AT_ONCE),
+        ("qqqqq", [("q", 1), ("qr", 1), ("r", 9)], 2, AT_ONCE),
+        ("qr", [("qr", 1)], 1, ONE_AT_ONCE),
+        ("qr", [("qr", 1), ("q", 1)], 2, AT_ONCE),
     ],
 )
 def test_free_slots_are_counted(
-    paused: Any, monkeypatch: pytest.MonkeyPatch, workers: list[tuple[str, int]], slots: int, line: str
+    control: ThrottleControl,
+    worker: TermsCaller,
+    monkeypatch: pytest.MonkeyPatch,
+    queues: str,
+    workers: list[tuple[str, int]],
+    slots: int,
+    line: str,
 ) -> None:
+    """One slot is not counted for two queues."""
+    limit = paused(control, worker, queues)
     with_slots(monkeypatch, *workers)
-    found = paused.forecast(after="resume")
+    found = limit.forecast(after="resume")
     assert (found.slots, str(found).splitlines()[1]) == (slots, line)
-
-
-def test_one_slot_is_not_counted_for_two_queues(
-    control: ThrottleControl, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker.know(API)
-    control.limit("api").pause()
-    for queue in ("q", "r"):
-        worker.put(f"of {queue}", ONE, queue=queue)
-    for workers, slots in (([("qr", 1)], 1), ([("qr", 1), ("q", 1)], 2)):
-        with_slots(monkeypatch, *workers)
-        assert control.limit("api").forecast(after="resume").slots == slots
 
 
 @pytest.mark.parametrize(
@@ -337,13 +344,18 @@ def test_one_slot_is_not_counted_for_two_queues(
     [(8, 1.0), (1, 0.5), (None, 1.0)],  # two permits and runs of 2 s; one slot; no worker answers
 )
 def test_starts_a_second_are_those_of_permits_and_slots(
-    paused: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch, free: int | None, per_second: float
+    control: ThrottleControl,
+    worker: TermsCaller,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int | None,
+    per_second: float,
 ) -> None:
-    assert paused.forecast(after="resume").per_second is None, "no run shows how long one takes"
+    limit = paused(control, worker)
+    assert limit.forecast(after="resume").per_second is None, "no run shows how long one takes"
     tell_counts(worker, API, ended=10, run_time=20_000)
     if free is not None:
         with_slots(monkeypatch, ("q", free), ("r", 9))
-    assert paused.forecast(after="resume").per_second == per_second
+    assert limit.forecast(after="resume").per_second == per_second
 
 
 def test_incident_with_many_keys_is_bound_by_slots(

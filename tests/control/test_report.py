@@ -146,7 +146,7 @@ def test_the_same_state_is_the_same_verdict(desk: DeskStory, control: ThrottleCo
         park t0 on=a0:1; park t1 on=a1:1 age=3600; park t2 on=a2:1 age=7200; take gone on=api:2; expire gone
         change a0 pause; change a1 pause; change a2 pause; change api override 9
         report patience=60 = LOST, PAUSED a2, PAUSED a1, paused a0, overridden api""")
-    first, second = (told(control, patience=60) for _ in range(2))
+    first, second = (told(control, patience=each) for each in (60, timedelta(minutes=1)))
     assert [each.do for each in first] == [each.do for each in second]
 
 
