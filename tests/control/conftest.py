@@ -12,10 +12,11 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 from redis import Redis
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control import causes, checks, forecast
 from celery_throttle.control.cli.group import throttle
 from celery_throttle.embedded import EmbeddedServer
+from tests.control.desk_story import DeskStory
 from tests.control.hours import store_counts  # noqa: F401 - a fixture
 from tests.store.caller import KEYS
 from tests.store.lock_caller import LockCaller
@@ -44,6 +45,14 @@ def make_app(url: str, **conf: Any) -> Any:
     return app
 
 
+def add_task(app: Any, name: str, *limits: Limit, **options: Any) -> Any:
+    """Return another task of an app, with these limits."""
+
+    def body(tenant_id: object = None) -> None: ...
+
+    return app.task(body, base=Throttled, limit=list(limits), name=name, shared=False, **options)
+
+
 def run_in(app: Any, *args: str) -> Ended:
     """Carry out ``celery -A app throttle ...`` here."""
     context = CLIContext(app=app, no_color=True, workdir=None)
@@ -60,8 +69,18 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 
 
 @pytest.fixture
+def control(app: Any) -> ThrottleControl:
+    return ThrottleControl(app)
+
+
+@pytest.fixture
 def run(app: Any) -> Run:
     return lambda *args: run_in(app, *args)
+
+
+@pytest.fixture
+def desk(redis: Redis, app: Any, run: Run) -> DeskStory:
+    return DeskStory(redis, app, run)
 
 
 @pytest.fixture(params=["is away", "never answers"])

@@ -1,95 +1,99 @@
-"""``celery throttle set``, ``pause``, ``disable`` and their opposites; ``locks``, ``unlock`` and ``reap``."""
+"""``celery throttle set``, ``pause``, ``disable``, ``release-hold`` and their opposites; the table of these changes."""
 
 from __future__ import annotations
 
 import getpass
+import inspect
 import time
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
-from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from celery_throttle.control.cli.group import throttle
 from celery_throttle.control.cli.params import duration
-from celery_throttle.store.identity_locks import Locked, LockStatus
+from celery_throttle.control.limit_control import LimitControl
+from celery_throttle.control.verbs import DROP, VERBS, Ending, Verb
+from celery_throttle.signals import limit_changed
+from celery_throttle.store.limit_status import LimitStatus, RateStatus
 from tests.control.conftest import Run
-from tests.control.test_looking import API, ONE, fill, names, of
+from tests.control.desk_story import DeskStory
+from tests.control.test_looking import API, ONE, fill
 from tests.store.caller import started
-from tests.store.peek import expire
+from tests.store.stories import stories
 from tests.store.terms_caller import TermsCaller, terms
 
-ENDS = {"set": "reset", "pause": "resume", "disable": "enable"}
-WHAT = {"set": "override", "pause": "paused", "disable": "disabled"}
-each_change = pytest.mark.parametrize("change", ENDS)
+MAIL = Limit("mail", rate="60/h", burst=2)
+BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])
+
+OVERRIDES = ("override", "rate_override", "paused", "disabled", "held_back")
 
 
-def words(change: str, limit: str = "api") -> list[str]:
-    return [change, limit, "5"] if change == "set" else [change, limit]
-
-
-@each_change
-def test_a_change_and_its_end(app: Any, run: Run, change: str) -> None:
-    ended = run(*words(change), "--for", "2h", "--why", "big day", "--by", "ana")
+@pytest.mark.parametrize(
+    ("command", "numbers", "end", "name", "state"),
+    [
+        ("set", ["5"], "reset", "override", "overridden"),
+        ("set", ["--rate", "30/m"], "reset", "rate_override", "overridden"),
+        ("pause", [], "resume", "paused", "paused"),
+        ("disable", [], "enable", "disabled", "disabled"),
+    ],
+    ids=["permits", "rate", "pause", "disable"],
+)
+def test_a_change_of_a_limit_or_a_key_and_its_end(
+    control: ThrottleControl, run: Run, command: str, numbers: list[str], end: str, name: str, state: str
+) -> None:
+    ended = run(command, "api", *numbers, "--for", "2h", "--why", "big day", "--by", "ana")
     assert (ended.code, ended.err) == (0, "")
     assert "(big day)" in ended.rows[1][-1]
-    status = ThrottleControl(app).limit("api").status()
-    said = getattr(status, WHAT[change])
+    status = control.limit("api").status()
+    said = getattr(status, name)
     assert (said.by, said.why, said.until - said.since) == ("ana", "big day", timedelta(hours=2))
-    others = {getattr(status, what) for each, what in WHAT.items() if each != change}
-    assert others == {None}
-    ended = run(ENDS[change], "api", "--by", "bob")
+    assert [each for each in OVERRIDES if getattr(status, each)] == [name]
+    ended = run(end, "api", "--by", "bob")
     assert (ended.code, len(ended.lines)) == (0, 2)
-    assert getattr(ThrottleControl(app).limit("api").status(), WHAT[change]) is None
-    ended = run(ENDS[change], "api")
-    state = {"set": "overridden", "pause": "paused", "disable": "disabled"}[change]
+    assert getattr(control.limit("api").status(), name) is None
+    ended = run(end, "api")
     assert (ended.code, ended.lines[0]) == (0, f"api was not {state}.")
-
-
-@each_change
-def test_a_change_as_json_is_permanent_and_by_this_user(run: Run, change: str) -> None:
-    shown = run(*words(change), "--json").json
+    shown = run(command, "api", *numbers, "--json").json
     assert shown.keys() == {"changed", "status"}
     assert (shown["changed"], shown["status"]["name"]) == (True, "api")
-    said = shown["status"][WHAT[change]]
+    said = shown["status"][name]
     assert (said["until"], said["why"]) == (None, "")
     assert said["by"].startswith(f"{getpass.getuser()}@")
-    assert [run(ENDS[change], "api", "--json").json["changed"] for _ in range(2)] == [True, False]
-
-
-@each_change
-def test_one_key(app: Any, run: Run, change: str) -> None:
-    assert run(*words(change, "tenant"), "--key", "acme").rows[1][0] == "tenant[acme]"
+    assert [run(end, "api", "--json").json["changed"] for _ in range(2)] == [True, False]
+    assert run(command, "tenant", *numbers, "--key", "acme").rows[1][0] == "tenant[acme]"
     for key, is_said in (("acme", True), ("other", False), (None, False)):
-        assert bool(getattr(ThrottleControl(app).limit("tenant", key=key).status(), WHAT[change])) == is_said
-    assert run(ENDS[change], "tenant", "--json").json["changed"] is False
-    assert run(ENDS[change], "tenant[acme]", "--json").json["changed"] is True
+        assert bool(getattr(control.limit("tenant", key=key).status(), name)) == is_said
+    assert run(end, "tenant", "--json").json["changed"] is False
+    assert run(end, "tenant[acme]", "--json").json["changed"] is True
 
 
-def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller) -> None:
-    fill(worker, 4)
-    assert started(worker.look(4)) == ()
-    assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
-    assert started(worker.look(4)) == ("t2",)
-    run("pause", "api")
-    run("set", "api", "9")
-    assert started(worker.look(4)) == ()
-    run("resume", "api")
-    assert started(worker.look(4)) == ("t3",)
+EFFECTS = """
+more permits start tasks at once, and a pause of the limit lets none start:
+    arrive a b c d on=gpu:2; look slots=4 = -; change gpu override 3; look slots=4 = c; change gpu pause
+    change gpu override 9; look slots=4 = -; change gpu resume = True; change gpu resume = False; look slots=4 = d
+the end of a hold of one key, or of all, beside a pause of one:
+    take ta on=tenant[a]:1; take tb on=tenant[b]:1; take tc on=tenant[c]:1; send_back ta pause=3600
+    send_back tb pause=3600; send_back tc pause=3600; change tenant/a release_hold = True; look slots=4 = ta
+    change tenant/c pause; change tenant release_hold = True; change tenant release_hold = False; look slots=4 = tb
+a rate of one key holds for that alone:
+    take a1 on=tenant[a]:1; end a1; change tenant/a override rate=1/h; change tenant/b override 2
+    arrive a2 a3 on=tenant[a]:1 = a2; end a2; look slots=4 = -; arrive b1 b2 b3 on=tenant[b]:1 = b1 b2
+"""
 
 
-def test_a_task_is_welcome_where_its_limit_is(app: Any, run: Run) -> None:
-    """By its name, if it has just one limit."""
-    assert run("set", "call", "7").rows[1][0] == "api"
-    assert ThrottleControl(app).limit("call").status().in_force == 7
-    assert run("show", "serve", "--key", "acme").rows[1][0] == "tenant[acme]"
+@pytest.mark.parametrize("steps", stories(EFFECTS))
+def test_a_story_of_changes(desk: DeskStory, steps: str) -> None:
+    desk.tell(steps)
 
 
 @pytest.mark.parametrize("later", [60, 0.5])
-def test_until_may_be_a_unix_time(app: Any, later: float) -> None:
+def test_until_may_be_a_unix_time(control: ThrottleControl, later: float) -> None:
     """It is not so many seconds from now, which would be in 2083."""
-    limit = ThrottleControl(app).limit("api")
+    limit = control.limit("api")
     limit.pause(until=time.time() + later)
     paused = limit.status().paused
     assert paused
@@ -115,10 +119,101 @@ def test_no_durations(text: str) -> None:
         duration(text)
 
 
-# -- holds ------------------------------------------------------------------------------------------------------------
+def test_rates_and_permits_are_overridden_together(
+    control: ThrottleControl, worker: TermsCaller, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+
+    def hear(sender: str, event: Any, **_: Any) -> None:
+        heard.append((sender, event.action, event.permits, event.rates))
+
+    worker.know(BOTH)
+    limit = control.limit("both")
+    limit_changed.connect(hear)
+    with caplog.at_level("INFO"):
+        ended = run(
+            "set", "both", "5", "--rate", "5/s", "--rate", "50/h", "--burst", "1", "--burst", "9", "--for", "1h"
+        )
+    limit_changed.disconnect(hear)
+    assert (ended.code, ended.err) == (0, "")
+    status, rates = limit.status(), (RateStatus("5/s", 1), RateStatus("50/h", 9))
+    assert (status.in_force, status.rates_in_force) == (5, rates)
+    assert heard == [("both", "override", 5, rates)]
+    (line,) = [each for each in caplog.messages if "override" in each]
+    assert line.startswith("Limit both: override 5, rate 5/s and 50/h (burst 9) by ")
+    assert line.endswith(", until 1:00:00: no reason given")
+    (change,) = limit.audit()
+    what = "override both, 3 -> 5 permits, rate 10/s and 100/h (burst 20) -> 5/s and 50/h (burst 9), until "
+    assert change.what.startswith(what)
+    assert run("audit", "both").rows[1][2] == change.what
+    for rate, in_force in ((["5/s", "50/h"], [("5/s", 1), ("50/h", 20)]), ("5/s", [("5/s", 1)])):
+        limit.override(rate=rate)
+        found = [(each.rate, each.burst) for each in limit.status().rates_in_force]
+        assert found == in_force, "the bursts are the code's where it has as many rates"
 
 
-def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_a_limit_with_a_rate_alone_gets_permits_and_another_rate(
+    control: ThrottleControl, worker: TermsCaller, run: Run
+) -> None:
+    worker.know(MAIL)
+    ended = run("set", "mail", "--rate", "30/m", "--by", "ana", "--for", "2h")
+    assert ended.rows[0] == ["LIMIT", "HELD", "PARKED", "RATES", "STATE"]
+    assert ended.rows[1][:4] == ["mail", "0", "0", "30/m"]
+    said = "rate override 30/m (burst 2) instead of 60/h (burst 2) by ana until "
+    assert ended.rows[1][4].startswith(said)
+    mail = control.limit("mail")
+    status = mail.status()
+    assert (status.override, status.rates, status.rates_in_force) == (
+        None, (RateStatus("60/h", 2),), (RateStatus("30/m", 2),),
+    )  # fmt: skip
+    assert f" {said}" in str(status)
+    assert run("reset", "mail").rows[1][3:] == ["60/h"]
+    assert run("set", "mail", "1", "--by", "ana").rows[1] == ["mail", "0 of 1", "0", "60/h", "override 1 by ana"]
+    fill(worker, 3, terms(MAIL).same)
+    assert [each.task_id for each in mail.holders()] == ["t0"]
+    mail.reset()
+    assert started(worker.look(9)) == ("t1",)
+    mail.override(rate="1/h", by="ana")
+    (why, *_) = control.explain("t2").reasons
+    assert why.startswith("The rate of limit mail (1/h, instead of 60/h (burst 2) since ")
+    assert " by ana) allows the next start in " in why
+
+
+def test_a_limit_without_a_rate_gets_one(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
+    worker.know(API)
+    assert run("set", "api", "--rate", "1/h").rows[1][3] == "1/h"
+    fill(worker, 2)
+    assert [each.task_id for each in control.holders("api")] == ["t0"]
+    assert run("explain", "t1").lines[1].startswith("The rate of limit api (1/h, instead of none since ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "override needs a number of permits or a rate: write override(5), or override(rate='50/m')"),
+        ({"burst": 5}, "override needs a number of permits or a rate: write override(rate='50/m', burst=5)"),
+        ({"permits": 5, "burst": 2}, "burst needs a rate beside it: write override(5, rate='50/m', burst=2)"),
+        ({"permits": "50/m"}, "got '50/m': write override(rate='50/m')"),
+        *(({"permits": each}, "permits must be a whole number from 1") for each in (0, -1, 10**9, True, "5")),
+        ({"rate": "50 per minute"}, "write '50/m'"),
+        ({"rate": 50}, "got 50: write '10/s'"),
+        ({"rate": "50/m", "burst": 0}, "Limit 'mail': burst must be a whole number"),
+        ({"rate": ["50/m", "10/m"]}, "Limit 'mail': 50/m never matters beside 10/m"),
+    ],
+)
+def test_impossible_numbers_are_refused(
+    control: ThrottleControl, worker: TermsCaller, given: dict[str, Any], said: str
+) -> None:
+    worker.know(MAIL)
+    mail = control.limit("mail")
+    for method in (mail.override, mail.forecast):
+        with pytest.raises(ConfigurationError, match="Limit ") as raised:
+            method(**given)
+        assert said.replace("override", method.__name__) in str(raised.value)
+    assert mail.audit() == ()
+
+
+def test_a_hold_is_ended_early(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
     worker.send_back(worker.take("t1", API), 3600.0)
     worker.arrive("t2", ONE)
     assert run("status").rows[1][-1].startswith("held back by t1 until ")
@@ -126,88 +221,31 @@ def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
     ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
     assert (ended.code, ended.err, ended.rows[1][:3]) == (0, "", ["api", "0 of 2", "2"])
     assert started(worker.look(4)) == ("t1", "t2"), "it was sent back to the head of its line"
-    (change,) = ThrottleControl(app).audit("api")
+    (change,) = control.audit("api")
     assert (change.action, change.by, change.why, change.after) == ("release-hold", "ana", "they are back", None)
     assert change.before
     assert (change.before.by, change.before.why) == ("t1", "rate limited")
     ended = run("release-hold", "api")
     assert (ended.code, ended.lines[0]) == (0, "api was not held back.")
     assert run("release-hold", "api", "--json").json["changed"] is False
-    assert len(ThrottleControl(app).audit()) == 1
+    assert len(control.audit()) == 1
 
 
-def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> None:
-    limit = ThrottleControl(app).limit("tenant")
-    limit.pause(why="goes on")
-    limit.resume()
-    for tenant in ("a", "b", "c"):
-        worker.send_back(worker.take(f"t{tenant}", of(tenant)), 3600.0)
-    assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
-    assert started(worker.look(4)) == ("ta",)
-    ThrottleControl(app).limit("tenant", key="c").pause()
-    assert limit.release_hold()
-    assert not limit.release_hold()
-    assert started(worker.look(4)) == ("tb",), "the pause of a key is another thing"
-    assert [str(each.bucket) for each in ThrottleControl(app).status() if each.held_back] == []
+def test_changes_that_end_another_one_are_those_of_the_type() -> None:
+    assert {name for name, verb in VERBS.items() if verb.ends} == set(get_args(Ending))
+    assert {what for verb in VERBS.values() for what in verb.ends} <= {each.name for each in fields(LimitStatus)}
 
 
-# -- identity locks ----------------------------------------------------------------------------------------------------
-
-CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
-
-
-def test_locks_shows_the_holder(app: Any, run: Run) -> None:
-    assert run("locks", *CALL).out == "The lock is free.\n"
-    assert run("locks", *CALL, "--json").json == []
-    first = app.tasks["charge"].delay(17, amount=5)
-    ended = run("locks", *CALL)
-    assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
-    assert ended.rows[1][:2] == [first.id, "queued"]
-    (lock,) = run("locks", *CALL, "--json").json
-    assert lock.keys() == names(Locked)
-    assert lock["task_id"] == first.id
-    assert run("locks", "charge", "-a", "[18, 5]").out == "The lock is free.\n"
-
-
-def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
-    app.tasks["charge"].delay(17, amount=5)
-    assert run("unlock", *CALL).out == "The lock is free.\n"
-    assert app.tasks["charge"].locked_by(17, amount=5) is None
-    ended = run("unlock", *CALL)
-    assert (ended.code, ended.out) == (0, "The lock was free.\n")
-    app.tasks["charge"].delay(17, amount=5)
-    assert [run("unlock", *CALL, "--json").json for _ in range(2)] == [{"unlocked": True}, {"unlocked": False}]
-
-
-def test_all_locks(app: Any, run: Run) -> None:
-    assert run("locks").out == "No lock is held.\n"
-    first = app.tasks["charge"].delay(17, amount=5)
-    second = app.tasks["charge"].delay(18, amount=5)
-    ended = run("locks")
-    assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
-    assert [row[:2] for row in ended.rows[1:]] == [[first.id, "queued"], [second.id, "queued"]]
-    assert [each.task_id for each in ThrottleControl(app).locks()] == [first.id, second.id]
-    assert str(ThrottleControl(app).locks()[0]).startswith(f"Task[{first.id}] has lock ")
-    rows = run("locks", "--json").json
-    assert [row["task_id"] for row in rows] == [first.id, second.id]
-    assert rows[0].keys() == names(LockStatus)
-    assert len(run("locks", "--most", "1").lines) == 2
-    ended = run("locks", "-a", "[17]")
-    assert (ended.code, ended.err.splitlines()[-1]) == (
-        2,
-        "Error: --args and --kwargs need a task: write `celery throttle locks TASK --args '[17]'`",
-    )
-
-
-# -- reap --------------------------------------------------------------------------------------------------------------
-
-
-def test_permits_of_lost_workers(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
-    both = terms(API, Limit("tenant", 1, key="tenant"), cost=1).needs({"keys": {"tenant": "acme"}})
-    worker.arrive("lost", both)
-    worker.arrive("alive", of("other"))
-    assert run("reap").out == "No lease has ended.\n"
-    expire(redis, "lost")
-    assert run("reap").rows == [["TASK", "HELD"], ["lost", "tenant[acme], api"]]
-    assert [each.task_id for each in ThrottleControl(app).holders()] == ["alive"]
-    assert run("reap", "--json").json == []
+@pytest.mark.parametrize("verb", [*VERBS.values(), DROP], ids=lambda verb: verb.name)
+def test_method_and_command_are_those_of_the_table(verb: Verb) -> None:
+    method: Any = getattr(LimitControl, verb.method)
+    numbers = {"permits", "rate", "burst"} if verb.permits else set()
+    taken = {"by", "why"} | numbers | ({"until"} if verb.lasts else set()) | ({"dry_run"} if verb is DROP else set())
+    assert set(inspect.signature(method).parameters) - {"self"} == taken
+    assert " ".join(method.__doc__.split()).startswith(verb.help.rstrip("."))
+    if verb is not DROP:
+        command: Any = throttle.get_command(click.Context(throttle), verb.name)
+        effect = {"dry_run"} if verb.permits or verb.ends else set()
+        taken = {"limit", "key", "by", "why"} | numbers | effect | ({"lasts"} if verb.lasts else set())
+        assert {each.name for each in command.params} - {"as_json", "url", "prefix"} == taken
+        assert command.help.startswith(verb.help)

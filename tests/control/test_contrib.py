@@ -9,24 +9,23 @@ from urllib.request import urlopen
 
 import pytest
 
-from celery_throttle import ThrottleControl
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.metrics import described
 from tests.control.conftest import make_app
-from tests.control.test_looking import ONE, fill
+from tests.control.test_looking import fill
 from tests.control.test_metrics import read
 from tests.store.cost import commands
-from tests.store.terms_caller import TermsCaller
+from tests.store.terms_caller import TermsCaller, terms
 from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from redis import Redis
     from typing_extensions import Self
 
     from celery_throttle.embedded import EmbeddedServer
 
 NAMES = {each.name for each in described()}
+CHANGING = ("celery_throttle_oldest_wait_seconds", "celery_throttle_store_time_seconds")
 
 
 # -- prometheus_client -------------------------------------------------------------------------------------------------
@@ -70,19 +69,23 @@ class Scraped:
         return found
 
 
-@pytest.fixture
-def scraped(app: Any) -> Iterator[Scraped]:
-    with Scraped(app) as serving:
-        yield serving
-
-
-def test_collector_has_the_metrics_of_the_command(app: Any, worker: TermsCaller, scraped: Scraped) -> None:
+def test_collector_has_the_metrics_of_the_command(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """It reads once for a scrape, and never before."""
     fill(worker, 3)
-    theirs, ours = scraped.ours(), read(ThrottleControl(app).metrics())
+    control = ThrottleControl(app)
+    ours = read(control.metrics())
+    with commands(redis) as once:
+        control.metrics()
+    with commands(redis) as calls:
+        serving = Scraped(app)
+    assert "evalsha" not in calls
+    with commands(redis) as calls, serving:
+        theirs = serving.ours()
+    assert calls["evalsha"] == once["evalsha"]
     assert set(theirs) == set(ours) == NAMES
     for each in (theirs, ours):
-        for name in ("oldest_wait_seconds", "store_time_seconds"):
-            del each[f"celery_throttle_{name}"]
+        for name in CHANGING:
+            del each[name]
     assert theirs == ours
     assert theirs["celery_throttle_held"] == {("", "api"): 2}
     assert theirs["celery_throttle_up"] == {(): 1}
@@ -92,19 +95,6 @@ def test_queues_that_are_named(app: Any) -> None:
     app.conf.task_routes = {"render": "video"}
     with Scraped(app, queues=["video", "vidoe"]) as serving:
         assert serving.ours()["celery_throttle_runnable_tasks"] == {("celery",): 0, ("video",): 0}
-
-
-def test_it_reads_once_for_a_scrape_and_never_before(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.arrive("t", ONE)
-    ThrottleControl(app).metrics()
-    with commands(redis) as once:
-        ThrottleControl(app).metrics()
-    with commands(redis) as calls:
-        serving = Scraped(app)
-    assert "evalsha" not in calls
-    with commands(redis) as calls, serving:
-        serving.text()
-    assert calls["evalsha"] == once["evalsha"]
 
 
 def test_a_store_that_is_away_fails_no_scrape(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,39 +146,27 @@ class Observed:
         }
 
 
-@pytest.fixture
-def observed(app: Any) -> Iterator[Observed]:
-    made = Observed(app)
-    yield made
-    made.provider.shutdown()
-
-
-def test_the_same_as_gauges(app: Any, worker: TermsCaller, observed: Observed) -> None:
+def test_gauges_have_the_metrics_of_the_command(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """They are read once for a collection, each of which has the state of its time."""
+    observed, control = Observed(app), ThrottleControl(app)
     fill(worker, 3)
-    gauges, values, ours = observed.gauges(), observed.values(), read(ThrottleControl(app).metrics())
+    gauges, values, ours = observed.gauges(), observed.values(), read(control.metrics())
     del ours["celery_throttle_wait_seconds"]  # a histogram, which cannot be observed
     assert set(gauges) == {name for name, samples in ours.items() if samples}
     for each in (values, ours):
-        for name in ("oldest_wait_seconds", "store_time_seconds"):
-            del each[f"celery_throttle_{name}"]
+        for name in CHANGING:
+            del each[name]
     assert values == {name: samples for name, samples in ours.items() if samples}
-    assert {name for name, each in gauges.items() if each.unit == "s"} == {
-        n for n in ours if n.endswith("_seconds")
-    } | {f"celery_throttle_{name}" for name in ("oldest_wait_seconds", "store_time_seconds")}
-    held = gauges["celery_throttle_held"].description
-    assert held == "Permits held, of all keys."
-
-
-def test_it_reads_once_for_a_collection(app: Any, worker: TermsCaller, redis: Redis, observed: Observed) -> None:
-    observed.values()
-    worker.arrive("t", ONE)  # each collection has the state of its time
+    seconds = {name for name in ours if name.endswith("_seconds")}
+    assert {name for name, each in gauges.items() if each.unit == "s"} == seconds | set(CHANGING)
+    assert gauges["celery_throttle_held"].description == "Permits held, of all keys."
+    worker.arrive("other", terms(Limit("other", 1)).same)
     with commands(redis) as once:
-        ThrottleControl(app).metrics()
+        control.metrics()
     with commands(redis) as calls:
-        assert observed.values()["celery_throttle_held"] == {("", "api"): 1}
+        assert observed.values()["celery_throttle_held"] == {("", "api"): 2, ("", "other"): 1}
     assert calls["evalsha"] == once["evalsha"]
-    worker.arrive("t2", ONE)
-    assert observed.values()["celery_throttle_held"] == {("", "api"): 2}
+    observed.provider.shutdown()
 
 
 def test_a_store_that_is_away_is_observed(own_server: EmbeddedServer) -> None:

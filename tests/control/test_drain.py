@@ -27,7 +27,6 @@ from tests.store.lock_caller import PLAN, LockCaller, plan_of
 from tests.store.peek import peek
 from tests.store.terms_caller import TermsCaller
 from tests.store.test_pages import MOST_COMMANDS, Longest
-from tests.support.shell import Shell
 from tests.support.waiting import until
 
 ARGS, KWARGS = ("é", 1), {"text": "x" * 2000}
@@ -62,9 +61,6 @@ def full(worker: TermsCaller) -> TermsCaller:
         assert worker.arrive(f"held{number}", ONE)
     assert worker.arrive("held", of("acme"))
     return worker
-
-
-# -- the messages ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,59 +142,31 @@ def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis
     assert longest.commands < MOST_COMMANDS
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_drain_without_yes_prints_the_count(app: Any, run: Run, full: TermsCaller) -> None:
+def test_drain_prints_the_count_and_publishes_with_yes(
+    app: Any, control: ThrottleControl, run: Run, full: TermsCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("drain").out == run("drain", "--yes").out == "Nothing is parked.\n"
     for number in range(3):
         park(app, full, f"t{number}", ONE)
     ended = run("drain")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.rows == [
-        ["QUEUE", "TASKS", "LEFT"],
-        ["q", "3", "0"],
-        ["They would be published again; --yes does it."],
-    ]
-    assert run("drain", "--json").json == {
-        "done": False,
-        "queues": [{"queue": "q", "tasks": 3, "left": 0, "elsewhere": 0}],
-    }
+    would = ["They would be published again; --yes does it."]
+    assert ended.rows == [["QUEUE", "TASKS", "LEFT"], ["q", "3", "0"], would]
+    queue = {"queue": "q", "tasks": 3, "left": 0, "elsewhere": 0}
+    assert run("drain", "--json").json == {"done": False, "queues": [queue]}
     assert take_all(app, "q") == []
-    assert ThrottleControl(app).limit("api").status().parked == 3
-
-
-def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
-    for number in range(3):
-        park(app, full, f"t{number}", ONE)
+    assert control.limit("api").status().parked == 3
     full.put("unreadable", ONE, message=message_of("x"))
+    monkeypatch.setitem(sys.modules, "django_celery_beat", ModuleType("django_celery_beat"))
+    assert run("drain").rows[-1] == would
     ended = run("drain", "--yes", "--by", "ana", "--why", "bye")
     assert ended.rows[:2] == [["QUEUE", "TASKS", "LEFT"], ["q", "3", "1"]]
-    assert ended.lines[2].startswith("The tasks that are left are duplicates")
+    assert ended.lines[2].startswith("django-celery-beat keeps its row celery_throttle.reap when the")
+    assert ended.lines[3].startswith("The tasks that are left are duplicates")
     assert take_all(app, "q") == ["t0", "t1", "t2"]
     assert run("audit").rows[1][1:] == ["ana", "drain, 3 tasks", "bye"]
-    assert run("drain", "--yes", "--json").json == {
-        "done": True,
-        "queues": [{"queue": "q", "tasks": 0, "left": 1, "elsewhere": 0}],
-    }
-
-
-def test_with_django_celery_beat_it_names_the_row_that_stays(
-    app: Any, run: Run, full: TermsCaller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    park(app, full, "t0", ONE)
-    monkeypatch.setitem(sys.modules, "django_celery_beat", ModuleType("django_celery_beat"))
-    assert run("drain").lines[-1] == "They would be published again; --yes does it."
-    assert run("drain", "--yes").lines[-1].startswith("django-celery-beat keeps its row celery_throttle.reap when the")
-
-
-def test_a_store_alone_is_not_enough(shell: Shell) -> None:
-    ended = shell.run("throttle", "drain", "--url", shell.env["BROKER_URL"], "--prefix", "test")
-    assert ended.code == 2
-    assert "name the app with -A" in ended.err
-
-
-# -- when something dies -----------------------------------------------------------------------------------------------
+    queue = {"queue": "q", "tasks": 0, "left": 1, "elsewhere": 0}
+    assert run("drain", "--yes", "--json").json == {"done": True, "queues": [queue]}
 
 
 @pytest.mark.timeout(30)
@@ -235,16 +203,17 @@ def dies() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def park_five(app: Any, worker: TermsCaller) -> None:
-    """Park tasks; a tripwire is at the fourth."""
+@pytest.fixture
+def _five(app: Any, full: TermsCaller) -> None:
+    """Five tasks are parked; a tripwire is at the fourth."""
     tripwire(nothing)
     for number in range(5):
-        park(app, worker, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
 
 
-def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
+@pytest.mark.usefixtures("_five")
+def test_a_broker_that_goes_in_the_middle(app: Any, redis: Redis) -> None:
     """The published ones have left the store; the others are in their places."""
-    park_five(app, full)
     tripwire(fails)
     with pytest.raises(OperationalError):
         ThrottleControl(app).drain()
@@ -257,10 +226,10 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
     assert take_all(app, "q") == ["t3", "t4"]
 
 
-def test_drain_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
+@pytest.mark.usefixtures("_five")
+def test_drain_killed_in_the_middle_loses_nothing(app: Any, redis: Redis) -> None:
     """Its published messages are in their queue and, after the lease, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
-    park_five(app, full)
     tripwire(dies)
     child = os.fork()
     if not child:

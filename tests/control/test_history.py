@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -16,7 +15,6 @@ from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant_id")
-ONE = terms(API).same
 
 
 @pytest.fixture
@@ -29,7 +27,12 @@ def count(worker: TermsCaller) -> Callable[..., None]:
     return tell
 
 
-def test_the_last_hour(run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
+def test_the_last_hour_and_day(
+    control: ThrottleControl, run: Run, count: Callable[..., None], worker: TermsCaller
+) -> None:
+    worker.know(API)
+    assert run("history", "api").lines == ["Nothing was counted."]
+    assert run("history", "nope").code == 1
     fill(worker, 5)
     count(at_once=6, ended=4, failed=1, run_time=6000, sent_back=2)
     said = run("history", "api")
@@ -50,55 +53,34 @@ def test_the_last_hour(run: Run, count: Callable[..., None], worker: TermsCaller
     }
     assert {len(cells[0]) for cells in rows.values()} == {60}
     assert rows["started"][0] in ("\u00b7" * 59 + "\u2588", "\u00b7" * 58 + "\u2588\u00b7")
-
-
-def test_it_prints_as_one_line(app: Any, count: Callable[..., None]) -> None:
-    count(at_once=6, ended=4, failed=1)
-    history = ThrottleControl(app).limit("api").history()
+    history = control.limit("api").history()
     (line,) = str(history).splitlines()
-    assert line.startswith(
-        f"api since {history.periods[0].since:%Y-%m-%d %H:%M}:00 UTC: 12 started, 4 ended, 1 failed,"
-    )
+    begin = f"api since {history.periods[0].since:%Y-%m-%d %H:%M}:00 UTC: 12 started, 4 ended, 1 failed,"
+    assert line.startswith(begin)
     assert line.endswith(", 95% within 1.3 s")
-
-
-def test_the_last_day(run: Run, count: Callable[..., None]) -> None:
-    count(at_once=6)
+    said = run("history", "api", "--json").json
+    assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
+    assert (said["total"]["run_time"], said["periods"][-1]["length"]) == (6.0, 60)
     said = run("history", "api", "--day")
     assert said.lines[0].split()[1:5] == ["EACH", "QUARTER", "OF", "AN"]
     assert len(said.rows[1][1]) == 96
 
 
-def test_nothing_was_counted(run: Run, worker: TermsCaller) -> None:
-    worker.know(API)
-    assert run("history", "api").lines == ["Nothing was counted."]
-    assert run("history", "nope").code == 1
-
-
-def test_as_json(run: Run, count: Callable[..., None]) -> None:
-    count(at_once=6, run_time=1500, ended=1)
-    said = run("history", "api", "--json").json
-    assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
-    assert said["total"]["run_time"] == 1.5
-    assert said["periods"][-1]["length"] == 60
-
-
-def test_of_many_limits_in_short(
-    app: Any, run: Run, count: Callable[..., None], worker: TermsCaller, redis: Redis
+def test_the_last_hour_of_many_limits_in_short(
+    control: ThrottleControl, run: Run, count: Callable[..., None], worker: TermsCaller, redis: Redis
 ) -> None:
-    throttle, many = ThrottleControl(app), [Limit(f"limit-{number}", 1) for number in range(98)]
-    worker.declare(API, TENANT, *many)
+    worker.declare(API, TENANT, *(Limit(f"limit-{number}", 1) for number in range(98)))
     count(at_once=6)
     count(TENANT, at_once=2)
     worker.arrive("t", terms(TENANT).needs({"keys": {"tenant": "acme"}}))
-    rows = {(each.name, each.key): each for each in throttle.status(last_hour=True)}
+    rows = {(each.name, each.key): each for each in control.status(last_hour=True)}
     assert {bucket for bucket, each in rows.items() if each.last_hour} == {("api", None), ("tenant", None)}
     hour = rows["api", None].last_hour
     assert hour
     assert (sum(hour.started), sum(hour.waited), hour.wait_p95) == (12, 6, 1.28)
-    assert throttle.limit("api").status(last_hour=True).last_hour == hour
-    assert throttle.limit("tenant", key="acme").status(last_hour=True).last_hour is None
-    assert all(each.last_hour is None for each in throttle.status()), "without a request"
+    assert control.limit("api").status(last_hour=True).last_hour == hour
+    assert control.limit("tenant", key="acme").status(last_hour=True).last_hour is None
+    assert all(each.last_hour is None for each in control.status()), "without a request"
 
     shown = {(each["name"], each["key"]): each["last_hour"] for each in run("status", "--json").json}
     assert len(shown) == 101
@@ -109,49 +91,44 @@ def test_of_many_limits_in_short(
     calls = []
     for last_hour in (False, True):
         with commands(redis) as made:
-            throttle.status(last_hour=last_hour)
+            control.status(last_hour=last_hour)
         calls.append(made["evalsha"])
     assert calls[1] - calls[0] == 1, "a hundred limits with one call"
 
 
-def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:
-    worker.know(TENANT)
-    with pytest.raises(ConfigurationError, match=r"all its keys together.*throttle.limit\('tenant'\).history\(\)"):
-        ThrottleControl(app).limit("tenant", key="acme").history()
-
-
-# -- how long it takes -------------------------------------------------------------------------------------------------
-
-
-def test_when_its_turn_comes(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
-    throttle = ThrottleControl(app)
+def test_when_its_turn_comes(
+    control: ThrottleControl, run: Run, count: Callable[..., None], worker: TermsCaller
+) -> None:
     fill(worker, 32)
-    assert throttle.explain("t4").starts_in is None, "nothing has started"
+    assert control.explain("t4").starts_in is None, "nothing has started"
     count(at_once=10, ended=8, run_time=16_000)  # two at once, of two seconds each
-    told = throttle.explain("t31")
+    told = control.explain("t31")
     assert told.starts_in == pytest.approx(30)
     assert told.reasons[-1] == "As fast as its line moves now, its turn comes in about 30 s."
-    assert throttle.explain("t0").starts_in is None, "it runs"
+    assert control.explain("t0").starts_in is None, "it runs"
     assert any(line.endswith("30 s") for line in run("show", "api").lines)
-    assert throttle.limit("api").forecast(4).gone_in == pytest.approx(30)
+    assert control.limit("api").forecast(4).gone_in == pytest.approx(30)
     assert "As fast as it moves now, the line is gone in about 30 s." in run("set", "api", "4", "--dry-run").out
 
-    throttle.limit("api").pause()
-    assert throttle.explain("t31").starts_in is None
+    control.limit("api").pause()
+    assert control.explain("t31").starts_in is None
 
 
-def test_of_a_key_it_is_not_known(app: Any, run: Run, count: Callable[..., None], worker: TermsCaller) -> None:
-    needs = terms(TENANT).needs({"keys": {"tenant": "acme"}})
-    fill(worker, 3, needs)
+def test_nothing_is_counted_of_one_key(
+    control: ThrottleControl, run: Run, count: Callable[..., None], worker: TermsCaller
+) -> None:
+    fill(worker, 3, terms(TENANT).needs({"keys": {"tenant": "acme"}}))
     count(TENANT, at_once=30, ended=30, run_time=30_000)
-    assert ThrottleControl(app).explain("t2").starts_in is None
+    assert control.explain("t2").starts_in is None
     assert "STARTS IN ABOUT" not in run("show", "tenant").out
     assert "gone in" not in run("set", "tenant", "2", "--key", "acme", "--dry-run").out
+    with pytest.raises(ConfigurationError, match=r"all its keys together.*throttle.limit\('tenant'\).history\(\)"):
+        control.limit("tenant", key="acme").history()
 
 
-def test_counters(app: Any, count: Callable[..., None]) -> None:
+def test_counters(control: ThrottleControl, count: Callable[..., None]) -> None:
     count(at_once=6, ended=4, failed=1, run_time=6000, wait_time=9000)
-    said = ThrottleControl(app).metrics().splitlines()
+    said = control.metrics().splitlines()
     for line in (
         'celery_throttle_started_total{group="",limit="api"} 12',
         'celery_throttle_ended_total{group="",limit="api"} 4',

@@ -14,6 +14,7 @@ from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.web.overview import overview
 from tests.control.conftest import Run, make_app, run_in
+from tests.control.test_looking import of
 from tests.control.test_metrics import of_group, of_limit, read
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
@@ -22,90 +23,77 @@ from tests.support.incident import HOUR, incident
 pytestmark = pytest.mark.usefixtures("workers_answer")
 
 
-@pytest.mark.parametrize("paused_keys", [51, 100])
-def test_a_paused_limit_hides_no_line(app: Any, redis: Redis, paused_keys: int) -> None:
-    incident(redis, paused_keys=paused_keys)
-    verdict = ThrottleControl(app).report()
-    found = {(each.kind, each.limit or each.queue) for each in verdict.alarms}
-    assert {("stuck", "gpu"), ("no-worker", "exports"), ("paused", "tenant"), ("lost", None)} <= found
-
-
-def _busy_limits(redis: Redis, count: int) -> None:
-    """As many limits beside, each with a task that waits longer than those of the incident."""
-    caller = TermsCaller(redis, "eeeeeeee", "q")
-    for number in range(count):
+@pytest.mark.parametrize(("paused_keys", "busy_limits"), [(51, 0), (100, 0), (51, 60)])
+def test_no_line_is_hidden(control: ThrottleControl, redis: Redis, paused_keys: int, busy_limits: int) -> None:
+    """Neither by a paused limit, nor by other limits whose tasks wait longer."""
+    works = incident(redis, paused_keys=paused_keys).works
+    for number in range(busy_limits):
         limit = terms(Limit(f"many{number}", 1)).same
-        caller.take(f"holds {number}", limit)
-        caller.put(f"waits {number}", limit, age=5 * HOUR)
+        works.take(f"holds {number}", limit)
+        works.put(f"waits {number}", limit, age=5 * HOUR)
+    found = {(each.kind, each.limit or each.queue) for each in control.report().alarms}
+    assert {("stuck", "gpu"), ("no-worker", "exports"), ("paused", "tenant")} <= found
+    assert (("lost", None) in found) == (busy_limits == 0), "the calls of a busy worker reclaim ended leases"
 
 
-def test_many_limits_hide_no_line(app: Any, redis: Redis) -> None:
-    incident(redis)
-    _busy_limits(redis, 60)
-    verdict = ThrottleControl(app).report()
-    assert ("stuck", "gpu") in {(each.kind, each.limit) for each in verdict.alarms}
-
-
-def test_the_keys_of_a_stopped_limit_count_as_one_line(app: Any, redis: Redis) -> None:
-    incident(redis, paused_keys=100, keys=100)
-    assert ThrottleControl(app).report().unchecked == ()
-
-
-def test_skipped_checks_have_an_exit_code(run: Run, worker: TermsCaller) -> None:
-    worker.know(Limit("user", 1, key="user_id"))
+def test_skipped_checks_have_an_exit_code(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
     for number in range(300):
-        worker.put(f"t{number}", terms(Limit("user", 1, key="user_id")).needs({"keys": {"user": f"u{number}"}}))
+        worker.put(f"t{number}", of(f"u{number}"))
     ended = run("report")
     assert ended.code == PARTLY
     assert "nothing needs attention" not in ended.out
     assert "no alarm in what was looked at" in ended.lines[0]
+    assert any("of 300 lines" in each for each in control.report().unchecked)
 
 
-def test_an_override_counts_all_that_it_keeps_waiting(app: Any, redis: Redis) -> None:
-    """Also those that stand in the lines of another limit."""
+def test_an_override_counts_all_that_it_keeps_waiting(control: ThrottleControl, redis: Redis) -> None:
+    """Also those that stand in the lines of another limit; the keys of that count as one line if it is stopped."""
     worker = incident(redis, paused_keys=100, keys=100).works
+    assert control.report().unchecked == ()
     api = Limit("api", 2)
-    ThrottleControl(app).limit("api").override(1)
+    control.limit("api").override(1)
     worker.take("holds", terms(api).same)
     both = terms(api, Limit("tenant", 1, key="tenant_id"))
     for number in range(24):
         worker.put(f"waits {number}", both.needs({"keys": {"tenant": f"u{number}"}}))
-    (found,) = [each for each in ThrottleControl(app).report().remarks if each.kind == "overridden"]
+    (found,) = [each for each in control.report().remarks if each.kind == "overridden"]
     assert found.waits == 24
 
 
-def test_totals_are_those_of_all_keys(app: Any, redis: Redis) -> None:
+def test_totals_are_those_of_all_keys(control: ThrottleControl, redis: Redis) -> None:
     made = incident(redis, paused_keys=1200)
-    (found,) = [each for each in ThrottleControl(app).report().alarms if each.kind == "paused"]
+    (found,) = [each for each in control.report().alarms if each.kind == "paused"]
     assert found.waits == made.parked["tenant"] == 1200
-    stands = {each.bucket.text: each for each in ThrottleControl(app).status(most=1000)}
+    stands = {each.bucket.text: each for each in control.status(most=1000)}
     assert stands["user"].parked_in_all == made.parked["user"] == 301
     assert (stands["tenant"].keys, stands["tenant"].parked_of_keys) == (1200, 1200)
 
 
-def test_no_limit_is_missing(app: Any, redis: Redis) -> None:
+def test_no_limit_is_missing(app: Any, control: ThrottleControl, redis: Redis) -> None:
     """However many there are."""
     worker = incident(redis, paused_keys=10, keys=20).works
     names = [f"many{number:04}" for number in range(1100)]
     for first in range(0, len(names), 50):
         worker.declare(*(Limit(name, 1) for name in names[first : first + 50]))
-    permits = read(ThrottleControl(app).metrics())["celery_throttle_permits"]
+    permits = read(control.metrics())["celery_throttle_permits"]
     assert [name for name in names if ("", name) not in permits] == []
     assert of_group(app)["cut"] == 0
     assert {row.status.name for row in overview(app, "", 5000).rows} >= {*names, "tenant", "user", "gpu"}
 
 
-def test_the_queues_of_all_parked_tasks_are_looked_at(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queues_of_all_parked_tasks_are_looked_at(
+    control: ThrottleControl, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of those behind many others, which wait for limits with earlier names."""
     worker = incident(redis).works
     for number in range(3):
         worker.put(f"late {number}", terms(Limit("zebra", 1)).same, queue=f"zoo{number}", age=HOUR)
     monkeypatch.setattr(checks, "consumed", lambda _: {"q"})
-    found = {each.queue: each.waits for each in ThrottleControl(app).report().alarms if each.kind == "no-worker"}
+    found = {each.queue: each.waits for each in control.report().alarms if each.kind == "no-worker"}
     assert found == {"exports": 2, "zoo0": 1, "zoo1": 1, "zoo2": 1}
 
 
-def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
+def test_a_part_is_marked_and_is_no_sum(app: Any, control: ThrottleControl, run: Run, redis: Redis) -> None:
     made = incident(redis)
     assert of_group(app)["cut"] == 1
     assert not {"full", "next_start_seconds"} & of_limit(app, "user").keys()
@@ -116,6 +104,23 @@ def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
     gpu = of_limit(app, "gpu")
     assert (gpu["parked"], gpu["held"]) == (3, 1)
     assert gpu["oldest_wait_seconds"] >= 700
+    with commands(redis) as calls:
+        (queue,) = [each for each in control.runnable() if each.queue == "q"]
+    assert calls["zrange"] < 50, "passed-over queues are read once a call, not once for each key"
+    assert queue.ready < 1449
+    assert queue.at_least
+    assert str(queue).startswith("q: at least ")
+    (line,) = [each for each in run("runnable").lines if each.startswith("q ")]
+    assert "+" in line
+
+
+def test_a_whole_is_not_marked_and_advice_repeats_no_other_command(control: ThrottleControl, redis: Redis) -> None:
+    incident(redis, keys=60)
+    assert not any(each.at_least for each in control.runnable())
+    verdict = control.report()
+    advice = [each for found in verdict.alarms + verdict.remarks for each in found.do]
+    assert advice
+    assert not [each for each in advice if "throttle doctor" in each or "throttle report" in each]
 
 
 def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
@@ -144,34 +149,3 @@ def test_volatile_policy_evicts_only_keys_with_a_ttl(own_server: EmbeddedServer,
     assert {"leases", "records", "messages", "lanes", "used", "waiting"} <= lasting
     assert len(found) == 1
     assert "no permits and no parked tasks" in found[0]
-
-
-def test_advice_repeats_no_other_command(app: Any, redis: Redis) -> None:
-    incident(redis, keys=60)
-    verdict = ThrottleControl(app).report()
-    advice = [each for found in verdict.alarms + verdict.remarks for each in found.do]
-    assert advice
-    assert not [each for each in advice if "throttle doctor" in each or "throttle report" in each]
-
-
-def test_runnable_tasks_of_a_part_are_marked(app: Any, run: Run, redis: Redis) -> None:
-    incident(redis)
-    found = {each.queue: each for each in ThrottleControl(app).runnable()}
-    assert found["q"].ready < 1449
-    assert found["q"].at_least
-    assert str(found["q"]).startswith("q: at least ")
-    (line,) = [each for each in run("runnable").lines if each.startswith("q ")]
-    assert "+" in line
-
-
-def test_runnable_tasks_of_all_have_no_mark(app: Any, redis: Redis) -> None:
-    incident(redis, keys=60)
-    assert not any(each.at_least for each in ThrottleControl(app).runnable())
-
-
-def test_passed_over_queues_are_read_once_a_call(app: Any, redis: Redis) -> None:
-    """And not once for each key of a limit."""
-    incident(redis)
-    with commands(redis) as calls:
-        ThrottleControl(app).runnable()
-    assert calls["zrange"] < 50

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from click import ClickException
 from redis import Redis
 
-from celery_throttle import Limit, ThrottleControl, Throttled
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.cli.metrics import _replace
 from celery_throttle.control.metrics import _COUNTERS as COUNTERS
 from celery_throttle.control.metrics import _ERRORS as ERRORS
@@ -23,11 +22,13 @@ from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
-from tests.control.conftest import Run, make_app, run_in
-from tests.control.test_looking import MAIL, ONE, TENANT, fill, names, of
+from tests.control.conftest import Run, add_task, make_app, run_in
+from tests.control.desk_story import DeskStory
+from tests.control.test_looking import ONE, names, of
 from tests.store.caller import KEYS
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, peek
+from tests.store.stories import stories
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.workers import ROOT
 
@@ -77,123 +78,75 @@ def of_group(app: Any) -> dict[str, float]:
     return {name.removeprefix("celery_throttle_"): each["",] for name, each in found.items() if ("",) in each}
 
 
-# -- measured values ---------------------------------------------------------------------------------------------------
+LIMITS = """
+a limit, and its changes:
+    take a b on=gpu:2; park c on=gpu:2 age=3600; park d on=gpu:2
+    metrics gpu permits_declared permits held parked keys full oldest_wait_seconds = 2 2 2 2 0 1 3600
+    metrics gpu paused disabled held_back overridden next_start_seconds = 0 0 0 0 0
+    change gpu pause; metrics gpu permits_declared permits paused = 2 2 1
+    change gpu override 9; metrics gpu permits_declared permits overridden full = 2 9 1 0
+    change gpu disable; metrics gpu permits_declared permits disabled full = 2 - 1 0
+    park late on=idle:1; look; end late; metrics idle oldest_wait_seconds = 0
+a limit with keys is summed:
+    take a on=tenant[a]:1; take b on=tenant[b]:1; take c on=tenant[c]:1; park a2 on=tenant[a]:1 age=60
+    park b2 on=tenant[b]:1 age=700; park c2 on=tenant[c]:1; change tenant/a override 7; change tenant/b pause
+    metrics tenant permits held parked keys full paused overridden oldest_wait_seconds = 1 3 3 3 2 1 1 700
+an override of all keys counts once:
+    take a on=tenant[a]:1; take b on=tenant[b]:1; metrics tenant paused disabled held_back overridden = 0 0 0 0
+    change tenant pause; metrics tenant permits paused overridden = 1 1 0
+    change tenant override 9; metrics tenant permits paused overridden = 9 1 1
+    change tenant disable; metrics tenant permits disabled = - 1
+a rate and a hold:
+    take t on=mail@1/h; metrics mail permits starts_per_second_declared next_start_seconds = - 0.000277778 3600
+    send_back t pause=60; metrics mail held_back = 1
+the lowest rate holds, and another one is one override with other permits:
+    take t on=mail@10/s,3600/h^1,9; change mail override rate=30/m
+    metrics mail starts_per_second_declared starts_per_second overridden = 1 0.5 1
+    change mail override 7; metrics mail overridden = 1; change mail disable; metrics mail starts_per_second = -
+"""
 
 
-def test_how_a_limit_stands(app: Any, worker: TermsCaller) -> None:
-    fill(worker, 2)
-    worker.put("three", ONE, age=3600)
-    worker.put("four", ONE)
-    found = of_limit(app, "api")
-    assert 3600 <= found.pop("oldest_wait_seconds") < 3610
-    assert found == {
-        "permits_declared": 2, "permits": 2, "held": 2, "parked": 2, "next_start_seconds": 0, "keys": 0, "full": 1,
-        "paused": 0, "disabled": 0, "held_back": 0, "overridden": 0,
-    }  # fmt: skip
+@pytest.mark.parametrize("steps", stories(LIMITS))
+def test_a_story_of_metrics(desk: DeskStory, steps: str) -> None:
+    desk.tell(steps)
 
 
-def test_keys_are_summed(app: Any, worker: TermsCaller) -> None:
-    for number in range(20):
-        worker.arrive(f"h{number}", of(f"k{number}"))
-        worker.put(f"w{number}", of(f"k{number}"), age=60 * number)
-    ThrottleControl(app).limit("tenant", key="k1").override(7)
-    ThrottleControl(app).limit("tenant", key="k2").pause()
-    found = of_limit(app, "tenant")
-    assert {name: found[name] for name in ("permits", "held", "parked", "keys", "full", "paused", "overridden")} == {
-        "permits": 1, "held": 20, "parked": 20, "keys": 20, "full": 19, "paused": 1, "overridden": 1,
-    }  # fmt: skip
-    assert 19 * 60 <= found["oldest_wait_seconds"] < 19 * 60 + 10
-    assert not any("k1" in line for line in ThrottleControl(app).metrics().splitlines())
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "permits"),
-    [
-        (lambda limit: limit.pause(), "paused", 1),
-        (lambda limit: limit.disable(), "disabled", None),
-        (lambda limit: limit.override(9), "overridden", 9),
-    ],
-)
-def test_metrics_of_overrides(
-    app: Any, worker: TermsCaller, change: Callable[[Any], None], name: str, permits: int | None
-) -> None:
-    """Once, however many keys it holds for."""
-    for key in ("a", "b"):
-        worker.arrive(key, of(key))
-    change(ThrottleControl(app).limit("tenant"))
-    found = of_limit(app, "tenant")
-    assert {each for each in ("paused", "disabled", "held_back", "overridden") if found[each]} == {name}
-    assert (found[name], found.get("permits"), found["permits_declared"]) == (1, permits, 1)
-
-
-def test_the_rates_that_hold(app: Any, worker: TermsCaller) -> None:
-    worker.know(Limit("mail", rate=["10/s", "3600/h"], burst=[1, 9]))
-    limit = ThrottleControl(app).limit("mail")
-    limit.override(rate="30/m")
-    found = of_limit(app, "mail")
-    assert (found["starts_per_second_declared"], found["starts_per_second"], found["overridden"]) == (1, 0.5, 1)
-    limit.override(7)
-    assert of_limit(app, "mail")["overridden"] == 1
-    limit.disable()
-    assert "starts_per_second" not in of_limit(app, "mail")
-
-
-def test_a_hold_and_a_rate(app: Any, worker: TermsCaller) -> None:
-    run = worker.take("t", MAIL)
-    assert 3000 < of_limit(app, "mail")["next_start_seconds"] <= 3600
-    assert "permits" not in of_limit(app, "mail")
-    worker.send_back(run, 60)
-    assert of_limit(app, "mail")["held_back"] == 1
-
-
-def test_workers_are_counted_by_the_state_of_their_leases(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_metrics_of_a_group(app: Any, worker: TermsCaller, redis: Redis) -> None:
     other = TermsCaller(redis, "cccccccc", "q")
     many = terms(Limit("many", 9)).same
     for caller, task in ((worker, "a"), (worker, "b"), (other, "c"), (other, "d")):
         caller.arrive(task, many)
 
-    def counted() -> tuple[float, ...]:
-        found = of_group(app)
-        assert " ".join(found) == (
-            "holders workers workers_silent leases_overdue set_aside settling_seconds store_time_seconds cut "
-            "store_errors_total"
-        )
-        return tuple(found[each] for each in ("holders", "workers", "workers_silent", "leases_overdue"))
+    def counted(*names: str) -> tuple[float, ...]:
+        return tuple(of_group(app)[each] for each in names)
 
-    assert counted() == (4, 2, 0, 0)
-    lease = settings_of(app).lease
-    redis.zadd(KEY["leases"], dict.fromkeys(("c", "d"), peek(redis).now + lease * 300), xx=True)
-    assert counted() == (4, 2, 1, 0)
+    assert " ".join(of_group(app)) == (
+        "holders workers workers_silent leases_overdue set_aside settling_seconds store_time_seconds cut "
+        "store_errors_total"
+    )
+    leases = ("holders", "workers", "workers_silent", "leases_overdue")
+    assert counted(*leases) == (4, 2, 0, 0)
+    redis.zadd(KEY["leases"], dict.fromkeys(("c", "d"), peek(redis).now + settings_of(app).lease * 300), xx=True)
+    assert counted(*leases) == (4, 2, 1, 0)
     expire(redis, "c", "d")
-    assert counted() == (4, 1, 1, 2)
-
-
-def test_metrics_of_a_group(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    assert counted(*leases) == (4, 1, 1, 2)
+    assert counted("store_errors_total", "set_aside", "settling_seconds") == (0, 0, 0)
+    worker.exchange(errors=2)
+    other.exchange(errors=1)
     worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
     now = peek(redis).now
     redis.hset(KEY["meta"], "settling", f"{now + 60_000:.0f}")
-    found = of_group(app)
-    assert (found["set_aside"], found["cut"]) == (1, 0)
-    assert 50 < found["settling_seconds"] <= 60
-    assert 0 <= found["store_time_seconds"] - now / 1000 < 10
-
-
-def test_store_errors_of_workers_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    worker.look()
-    assert of_group(app)["store_errors_total"] == 0
-    worker.exchange(errors=2)
-    TermsCaller(redis, "cccccccc", "q").exchange(errors=1)
-    assert of_group(app)["store_errors_total"] == 3
+    assert counted("store_errors_total", "set_aside", "cut") == (3, 1, 0)
+    settling, time = counted("settling_seconds", "store_time_seconds")
+    assert 50 < settling <= 60
+    assert 0 <= time - now / 1000 < 10
 
 
 def test_limits_of_the_same_name_in_two_groups(server: EmbeddedServer, worker: TermsCaller, redis: Redis) -> None:
     app = make_app(server.url)
-
-    def late() -> None: ...
-
-    app.task(late, base=Throttled, limit=Limit("late", 3, group="eu"), name="late", shared=False)
+    add_task(app, "late", Limit("late", 3, group="eu"))
     worker.know(Limit("late", 5))
     TermsCaller(redis, "cccccccc", "q", prefix=f"{KEYS.prefix}:eu").know(Limit("late", 3))
     found = read(ThrottleControl(app).metrics())
@@ -201,39 +154,32 @@ def test_limits_of_the_same_name_in_two_groups(server: EmbeddedServer, worker: T
     assert found["celery_throttle_permits"] == {("", "late"): 5, ("eu", "late"): 3}
 
 
-def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_metrics_cost_no_more_where_there_is_more(control: ThrottleControl, worker: TermsCaller, redis: Redis) -> None:
     for number in range(300):
         worker.put(f"t{number}", of(f"k{number}"))
-    ThrottleControl(app).metrics()
+    control.metrics()
     with commands(redis) as calls:
-        text = ThrottleControl(app).metrics()
+        text = control.metrics()
+    assert not any("k1" in line for line in text.splitlines())
     assert calls["evalsha"] < 130
     assert len(text.splitlines()) < 125
     assert read(text)["celery_throttle_cut"] == {("",): 0}
 
 
-def test_a_long_wait_counts_beside_a_thousand_keys_in_line(app: Any, worker: TermsCaller) -> None:
-    ThrottleControl(app).limit("api").pause()
+def test_a_long_wait_counts_beside_a_thousand_keys_in_line(control: ThrottleControl, worker: TermsCaller) -> None:
+    control.limit("api").pause()
     worker.put("late", ONE, age=600)
     other = terms(Limit("zone", 1, key="tenant"))
     worker.put("of a key", other.needs({"keys": {"zone": "z"}}), age=1200)
     for number in range(MOST + 1):
         for _ in range(1 + number % 2):
             worker.put(f"t{number}", of(f"k{number:04}"))
-    assert 600 <= of_limit(app, "api")["oldest_wait_seconds"] < 700
-    assert 1200 <= of_limit(app, "zone")["oldest_wait_seconds"] < 1300
-    assert 0 < of_limit(app, "tenant")["oldest_wait_seconds"] < 100
     worker.know(Limit("idle", 1))
-    assert of_limit(app, "idle")["oldest_wait_seconds"] == 0
-
-
-# -- how it is written -------------------------------------------------------------------------------------------------
-
-
-def test_names_may_be_anything(app: Any, redis: Redis) -> None:
-    """Other programs may write names to the store that `Limit` refuses."""
-    redis.hset(KEY["used"], HOSTILE, 1)
-    assert of_limit(app, one_line(HOSTILE))["held"] == 1
+    found = read(control.metrics())["celery_throttle_oldest_wait_seconds"]
+    assert 600 <= found["", "api"] < 700
+    assert 1200 <= found["", "zone"] < 1300
+    assert 0 < found["", "tenant"] < 100
+    assert found["", "idle"] == 0
 
 
 def test_numbers() -> None:
@@ -243,60 +189,54 @@ def test_numbers() -> None:
     assert values == ["x 0", "x 3", "x 100", "x 0.5", "x 1795310144.264", "x 1099511627776"]
 
 
-def test_others_can_read_it(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    """Prometheus' own library, in both formats."""
+def test_others_can_read_any_names(app: Any, control: ThrottleControl, worker: TermsCaller, redis: Redis) -> None:
+    """Other programs may write names to the store that `Limit` refuses; Prometheus' own library has two formats."""
     parser = pytest.importorskip("prometheus_client.parser")
     openmetrics = pytest.importorskip("prometheus_client.openmetrics.parser")
     redis.hset(KEY["used"], HOSTILE, 1)
     worker.arrive("t", ONE)
-    text = ThrottleControl(app).metrics()
+    assert of_limit(app, one_line(HOSTILE))["held"] == 1
     for parse in (parser.text_string_to_metric_families, openmetrics.text_string_to_metric_families):
-        held = next(each for each in parse(text) if each.name == "celery_throttle_held")
+        held = next(each for each in parse(control.metrics()) if each.name == "celery_throttle_held")
         assert {each.labels["limit"]: each.value for each in held.samples} == {one_line(HOSTILE): 1, "api": 1}
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_the_command(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_metrics_of_the_command(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
     worker.arrive("t", ONE)
     ended = run("metrics")
     assert (ended.code, ended.err) == (0, "")
     steady = [line for line in ended.lines if "store_time" not in line]
-    assert steady == [line for line in ThrottleControl(app).metrics().splitlines() if "store_time" not in line]
+    assert steady == [line for line in control.metrics().splitlines() if "store_time" not in line]
     shown = run("metrics", "--json").json
     assert {each["name"] for each in shown} == {f"celery_throttle_{name}" for name in ALL}
     assert shown[0].keys() == names(Metric)
     held = next(each for each in shown if each["name"] == "celery_throttle_held")
     assert held["samples"] == [{"labels": {"group": "", "limit": "api"}, "value": 1, "suffix": ""}]
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `celery_throttle_")]
+    assert set(re.findall(r"`celery_throttle_(\w+)`", "\n".join(rows))) == set(ALL), "the page names each"
 
 
-def test_into_a_file(run: Run, worker: TermsCaller, tmp_path: Path) -> None:
-    worker.know(TENANT)
+def test_metrics_into_a_file(own_server: EmbeddedServer, tmp_path: Path) -> None:
+    app = make_app(own_server.url)
     path = tmp_path / "throttle.prom"
     umask = os.umask(0o022)
     try:
-        ended = run("metrics", "--to", str(path))
+        ended = run_in(app, "metrics", "--to", str(path))
     finally:
         os.umask(umask)
     assert (ended.code, ended.out) == (0, "")
-    assert ("", "tenant") in read(path.read_text())["celery_throttle_held"]
+    assert read(path.read_text())["celery_throttle_up"] == {(): 1}
     assert path.stat().st_mode & 0o777 == 0o644
     before = path.stat().st_ino
-    run("metrics", "--to", str(path))
-    assert path.stat().st_ino != before  # another file in its place: a reader of the old one reads all of it
+    run_in(app, "metrics", "--to", str(path))
+    assert path.stat().st_ino != before, "another file in its place: a reader of the old one reads all of it"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_store_that_is_away_leaves_the_file(own_server: EmbeddedServer, tmp_path: Path) -> None:
-    path = tmp_path / "throttle.prom"
-    app = make_app(own_server.url)
-    assert run_in(app, "metrics", "--to", str(path)).code == 0
-    before = path.read_bytes()
+    text = path.read_bytes()
     own_server.kill()
     ended = run_in(app, "metrics", "--to", str(path))
     assert (ended.code, len(ended.err.splitlines())) == (3, 1)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == text, "a store that is away leaves the file"
 
 
 def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
@@ -308,9 +248,3 @@ def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ClickException):
         _replace(tmp_path / "taken.prom", "text")
     assert [each.name for each in tmp_path.iterdir()] == ["taken.prom"]
-
-
-def test_the_page_names_each_metric() -> None:
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| `celery_throttle_")]
-    assert set(re.findall(r"`celery_throttle_(\w+)`", "\n".join(row.split("|")[1] for row in rows))) == set(ALL)

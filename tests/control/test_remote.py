@@ -23,6 +23,7 @@ from tests.support.workers import BASIC, ROOT, Worker, Workers
 
 STEERED = "tests.support.apps.steered"
 LIMITED = "tests.support.apps.limited"
+DOORS = "tests.support.apps.doors"
 NOBODY: dict[str, Any] = {"count": 0, "tasks": [], "more": 0}
 API = {"limit": "api", "key": None, "permits": 1}
 ACME = {"limit": "tenant", "key": "acme", "permits": 1}
@@ -37,18 +38,20 @@ def since(told: str) -> timedelta:
     return datetime.now(timezone.utc) - datetime.fromisoformat(told)
 
 
-def look(workers: Workers) -> tuple[Any, ThrottleControl]:
+def start(
+    workers: Workers, pool: str = "prefork", *, count: int = 1, concurrency: int = 1
+) -> tuple[Any, ThrottleControl, list[Worker]]:
+    """Start workers of `STEERED`; return the app when they have declared its limits."""
+    several = workers.start_many(count, STEERED, pool=pool, concurrency=concurrency)
     module = workers.app(STEERED)
-    return module, ThrottleControl(module.app)
-
-
-# -- inspect -----------------------------------------------------------------------------------------------------------
+    control = ThrottleControl(module.app)
+    until(lambda: control.limit("api").status().declared)
+    return module, control, several
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_inspect_shows_held_and_parked_tasks(workers: Workers, journal: Journal, pool: str) -> None:
-    worker = workers.start(STEERED, pool=pool, concurrency=3)
-    app, throttle = look(workers)
+    app, throttle, (worker,) = start(workers, pool, concurrency=3)
     first = app.both.delay("first", "acme")
     others = [app.work.delay(label) for label in "ab"]
     journal.wait_running(3)
@@ -82,8 +85,7 @@ def test_inspect_shows_held_and_parked_tasks(workers: Workers, journal: Journal,
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_how_the_store_is_reached(workers: Workers, ana: str, pool: str) -> None:
     workers.conf["throttle_url"] = ana
-    worker = workers.start(STEERED, pool=pool, concurrency=1)
-    app, throttle = look(workers)
+    app, throttle, (worker,) = start(workers, pool)
     app.plain.delay("x").get(timeout=20)
 
     def answered() -> Any:
@@ -120,8 +122,7 @@ def ana(redis: Redis, workers: Workers) -> Iterator[str]:
 
 def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> None:
     """Messages that came in between wait here for the only slot, or are parked."""
-    worker = workers.start(STEERED, pool="solo", concurrency=1)
-    app, throttle = look(workers)
+    app, throttle, (worker,) = start(workers, "solo")
     throttle.limit("api").pause()
     app.call.delay("parked")
     until(lambda: throttle.limit("api").status().parked == 1)
@@ -134,7 +135,7 @@ def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> N
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_inspect_shows_held_back_and_unthrottled_tasks(workers: Workers, journal: Journal, pool: str) -> None:
+def test_inspect_shows_held_back_tasks(workers: Workers, journal: Journal, pool: str) -> None:
     worker = workers.start(LIMITED, pool=pool, concurrency=2)
     app = workers.app(LIMITED)
     tasks = [app.crowd.delay("first")]
@@ -149,22 +150,19 @@ def test_inspect_shows_held_back_and_unthrottled_tasks(workers: Workers, journal
     said = until(all_there, timeout=30)
     assert ids(said["held"]) == [tasks[0].id]
     assert said["held_back"]["counts"] == {"max_parked": 103}
-    assert len(said["held_back"]["tasks"]) == 100
-    assert said["held_back"]["more"] == 3
+    assert (len(said["held_back"]["tasks"]), said["held_back"]["more"]) == (100, 3)
     assert {each["why"] for each in said["held_back"]["tasks"]} == {"max_parked"}
     assert set(ids(said["held_back"])) < {task.id for task in tasks}
 
 
 def test_plain_tasks_run_unthrottled(workers: Workers, journal: Journal) -> None:
-    doors = "tests.support.apps.doors"
-    worker = workers.start(doors, concurrency=2)
-    app = workers.app(doors)
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
     plain = journal.wait_begun(app.plain.delay("plain"))
     said = throttle_in(app.app, worker)
     (runs,) = said["unthrottled"]["tasks"]
     assert (runs["task_id"], runs["task_name"], runs["needs"]) == (plain.id, app.plain.name, [])
-    assert said["slots"] == {"size": 2, "free": 1}
-    assert said["held"] == NOBODY
+    assert (said["slots"], said["held"]) == ({"size": 2, "free": 1}, NOBODY)
 
 
 def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
@@ -176,15 +174,10 @@ def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
     assert steer(app.app, "throttle_pause", worker, limit="api") == [{"error": "no task of this worker is throttled"}]
 
 
-# -- control -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_every_command(workers: Workers, pool: str) -> None:
-    worker = workers.start(STEERED, pool=pool, concurrency=1)
-    app, throttle = look(workers)
+    app, throttle, (worker,) = start(workers, pool)
     app.plain.delay("x").get(timeout=20)
-    until(lambda: throttle.limit("api").status().declared)
 
     def say(command: str, limit: str = "api", **arguments: Any) -> Any:
         (answer,) = steer(app.app, command, worker, limit=limit, **arguments)
@@ -233,34 +226,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_invalid_remote_changes_are_refused(steered: tuple[Any, Worker]) -> None:
-    app, worker = steered
+def test_invalid_remote_changes_are_refused(workers: Workers) -> None:
+    app, throttle, (worker,) = start(workers, "threads")
     for command, arguments, said in WRONG:
         (answer,) = steer(app.app, command, worker, **arguments)
         assert list(answer) == ["error"]
         assert answer["error"].startswith(said)
         assert "\n" not in answer["error"]
     assert "Traceback" not in worker.log()
-    assert ThrottleControl(app.app).audit() == ()
-
-
-@pytest.fixture
-def steered(workers: Workers) -> tuple[Any, Worker]:
-    """The app `STEERED` and a worker of it that has declared its limits."""
-    worker = workers.start(STEERED, pool="threads", concurrency=1)
-    app, throttle = look(workers)
-    until(lambda: throttle.limit("api").status().declared)
-    return app, worker
-
-
-# -- many workers ------------------------------------------------------------------------------------------------------
+    assert throttle.audit() == ()
 
 
 def test_the_first_worker_does_it(workers: Workers) -> None:
     """And all answer as if they had; the audit has it once."""
-    several = workers.start_many(3, STEERED, concurrency=1)
-    app, throttle = look(workers)
-    until(lambda: throttle.limit("api").status().declared)
+    app, throttle, several = start(workers, count=3)
     for number, (command, more) in enumerate(
         [("throttle_override", {"permits": 4}), ("throttle_reset", {}), ("throttle_pause", {"for": 600}),
          ("throttle_resume", {}), ("throttle_disable", {}), ("throttle_enable", {})]
@@ -277,11 +256,9 @@ def test_the_first_worker_does_it(workers: Workers) -> None:
 
 def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     """It was frozen, or a solo worker was busy: the change may be taken back by now."""
-    prompt, late = workers.start_many(2, STEERED, concurrency=1)
-    app, throttle = look(workers)
+    app, throttle, (prompt, late) = start(workers, count=2)
     limit = throttle.limit("api")
     wait_heard(app.app, prompt, late)
-    until(lambda: limit.status().declared)
     late.freeze()
     signed = {"limit": "api", "by": "ana", "request": "r"}
     app.app.control.broadcast("throttle_pause", arguments={"limit": signed})
@@ -298,13 +275,8 @@ def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     assert prompt.running
 
 
-# -- from a shell ------------------------------------------------------------------------------------------------------
-
-
 def test_from_a_shell(workers: Workers, shell: Shell) -> None:
-    several = workers.start_many(2, STEERED, concurrency=1)
-    _, throttle = look(workers)
-    until(lambda: throttle.limit("api").status().declared)
+    _, throttle, several = start(workers, count=2)
     named = ("-A", STEERED)
     only = ("-t", "10", "-d", ",".join(map(name_of, several)))
 

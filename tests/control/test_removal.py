@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_throttle import Limit, StoreInUse, StoreUnavailable, ThrottleControl, Throttled
+from celery_throttle import Limit, StoreInUse, StoreUnavailable, ThrottleControl
 from celery_throttle.control.removal import StoredData
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import Counter, FairSemaphore, IdentityLock, RateLimiter
 from celery_throttle.store import keyspace
-from tests.control.conftest import Run, make_app, run_in
+from tests.control.conftest import Run, add_task, make_app, run_in
 from tests.control.test_drain import full, park  # noqa: F401 - a fixture
 from tests.control.test_looking import ONE, names
 from tests.store.cost import commands
@@ -34,9 +34,6 @@ def ours(redis: Redis, prefix: str = "test") -> set[bytes]:
 def idle(worker: TermsCaller) -> None:
     """Leave the remains of a used limit."""
     worker.end(worker.take("t", ONE))
-
-
-# -- deleted keys ------------------------------------------------------------------------------------------------------
 
 
 def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, redis: Redis) -> None:
@@ -91,11 +88,7 @@ def test_a_prefix_of_wildcards(server: EmbeddedServer, redis: Redis) -> None:
 
 def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
     app = make_app(server.url, throttle_group="us")
-
-    def work() -> None: ...
-
-    app.task(base=Throttled, limit=Limit("eu", 1, group="eu"), name="eu", shared=False)(work)
-
+    add_task(app, "eu", Limit("eu", 1, group="eu"))
     for group in ("", "us", "eu", "asia"):
         redis.hset(Keys("test", group).key("overrides"), "x", 1)
     data = ThrottleControl(app).remove_data()
@@ -103,9 +96,6 @@ def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
     assert data.spaces == ("{test}:2:", "{test:eu}:2:", "{test:us}:2:")
     assert data.others == ("{test:asia}:2",)
     assert ours(redis) == {b"{test:asia}:2:overrides"}
-
-
-# -- limits in use -----------------------------------------------------------------------------------------------------
 
 
 def test_parked_tasks_and_held_permits_keep_it(app: Any, run: Run, full: TermsCaller, redis: Redis) -> None:  # noqa: F811
@@ -155,38 +145,30 @@ def test_removal_names_the_singletons_that_it_affects(app: Any, run: Run, redis:
     assert not ours(redis)
 
 
-def test_connected_workers_keep_it(workers: Workers) -> None:
-    worker = workers.start(concurrency=1)
-    app = workers.app().app
-    throttle = ThrottleControl(app)
-    until(lambda: throttle.remove_data(dry_run=True).workers == 1)
-    with pytest.raises(StoreInUse, match=r"1 worker called within the last five minutes: stop them \(SIGTERM\)"):
-        throttle.remove_data()
-    worker.term()
-    assert worker.wait() == 0
-    data = throttle.remove_data()
-    assert data.keys > 0
-    assert throttle.remove_data(dry_run=True).keys == 0
-
-
-def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
+def test_connected_workers_keep_it_and_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
     """To them the store has lost its data: running tasks are put back, and new ones are limited."""
-    app = workers.start_app(GROUPS, concurrency=4)
-    throttle = ThrottleControl(app.app)
+    worker = workers.start(GROUPS, concurrency=4)
+    app = workers.app(GROUPS)
+    control = ThrottleControl(app.app)
     first = journal.wait_begun(app.anywhere.delay("first"))
-    assert throttle.remove_data(force=True).held == 1
+    with pytest.raises(StoreInUse, match=r"1 worker called within the last five minutes: stop them \(SIGTERM\)"):
+        control.remove_data()
+    assert control.remove_data(force=True).held == 1
     second = app.anywhere.delay("second")
-    until(lambda: [each.task_id for each in throttle.parked()] == [second.id], timeout=15)
-    assert [each.task_id for each in throttle.holders()] == [first.id]
+    until(lambda: [each.task_id for each in control.parked()] == [second.id], timeout=15)
+    assert [each.task_id for each in control.holders()] == [first.id]
     journal.let_go("first", "second")
     journal.wait_finished(2)
     assert journal.max_running(task="anywhere") == 1
+    worker.term()
+    assert worker.wait() == 0
+    assert control.remove_data().keys > 0
+    assert control.remove_data(dry_run=True).keys == 0
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_without_yes_it_counts(run: Run, worker: TermsCaller, redis: Redis) -> None:
+def test_command_counts_and_deletes_with_yes(
+    server: EmbeddedServer, app: Any, run: Run, worker: TermsCaller, redis: Redis
+) -> None:
     assert run("remove-data").lines[-1] == run("remove-data").lines[-1] == "Nothing is stored."
     idle(worker)
     before = ours(redis)
@@ -198,13 +180,10 @@ def test_without_yes_it_counts(run: Run, worker: TermsCaller, redis: Redis) -> N
     assert (found["done"], found["in_use"], found["data"].keys()) == (False, [], names(StoredData))
     assert ours(redis) == before
     assert run("remove-data", "--yes", "--json").json["data"]["keys"] == len(before)
-
-
-def test_a_store_alone_is_enough(server: EmbeddedServer, app: Any, worker: TermsCaller, redis: Redis) -> None:
     idle(worker)
     count = len(ours(redis))
     ended = run_in(app, "remove-data", "--url", server.url, "--prefix", "test", "--yes")
-    assert ended.out == f"{count} keys deleted.\n"
+    assert ended.out == f"{count} keys deleted.\n", "a store alone is enough"
 
 
 def test_user_without_rights_is_refused(server: EmbeddedServer, app: Any, redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""``celery throttle`` as a shell runs it: its imports, its exit codes, a terminal, completion."""
+"""``celery throttle`` as a shell runs it: its imports, its exit codes, completion."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ def conf(**settings: object) -> dict[str, str]:
     return {"TEST_CONF": json.dumps(settings)}
 
 
-# -- costs of all commands ---------------------------------------------------------------------------------------------
-
-
 def test_every_celery_command_loads_little_of_the_package(shell: Shell) -> None:
     """Nothing but the few small files that have the group: no Redis, no tables, no commands."""
     program = (
@@ -78,29 +75,20 @@ def test_status_loads_only_its_own_parts(shell: Shell, of_features: TermsCaller)
     assert "celery_throttle.control.checks" in loaded_by(shell, "report")
 
 
-def test_the_help_of_celery_has_it(shell: Shell) -> None:
+def test_help_has_and_the_docs_describe_all_commands(shell: Shell) -> None:
     assert "See the limits of all workers, and steer them." in shell.run("--help").out
     helped = shell.run("throttle", "--help")
     assert (helped.code, helped.err) == (0, "")
-    for name in ("status", "show", "explain", "top", "set", "reset", "pause", "resume", "disable", "enable", "locks"):
-        assert f"\n  {name} " in helped.out
     assert "3 the store cannot be reached" in helped.out
-
-
-def test_every_command_is_described() -> None:
+    shown = " ".join(helped.out.partition("Commands:")[2].split())
+    assert "reset End the overrides of permits and of rates: the code's numbers hold again." in shown
+    assert "..." not in shown, "no help is cut"
+    assert max(map(len, helped.out.splitlines())) <= 80
     described = (ROOT / "docs" / "reference" / "command.md").read_text()
-    commands = throttle.list_commands(Context(throttle))
-    assert [name for name in commands if not re.search(rf"[`|, ]{name}( [A-Z_ ]+)?`", described)] == []
-    assert all(isinstance(throttle.get_command(Context(throttle), name), Command) for name in commands)
-
-
-def test_a_command_that_does_not_exist(shell: Shell) -> None:
-    ended = shell.run(*FEATURES, "throttle", "staus")
-    assert ended.code == 2
-    assert "Did you mean one of these?\n    status\n" in ended.err
-
-
-# -- how it ends -------------------------------------------------------------------------------------------------------
+    for name in throttle.list_commands(Context(throttle)):
+        assert f"\n  {name} " in helped.out
+        assert re.search(rf"[`|, ]{name}( [A-Z_ ]+)?`", described), name
+        assert isinstance(throttle.get_command(Context(throttle), name), Command)
 
 
 def test_it_is_fine(shell: Shell, of_features: TermsCaller) -> None:
@@ -108,11 +96,11 @@ def test_it_is_fine(shell: Shell, of_features: TermsCaller) -> None:
     ended = shell.run(*FEATURES, "throttle", "status")
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines == ["LIMIT    HELD  PARKED", "api    1 of 2       0"]
-
-
-def test_version_is_that_of_the_package(shell: Shell) -> None:
     ended = shell.run("throttle", "--version")
     assert (ended.code, ended.out) == (0, f"celery-fair-throttle {__version__}\n")
+    ended = shell.run(*FEATURES, "throttle", "staus")
+    assert ended.code == 2
+    assert "Did you mean one of these?\n    status\n" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -131,6 +119,7 @@ def test_version_is_that_of_the_package(shell: Shell) -> None:
         ("throttle status --url nowhere", NONE, 2, "throttle_url must be a URL such as 'redis://host:6379/0', got "),
         (f"{APP} status --url redis://x", {}, 2, "The app of -A has a store"),
         ("throttle status --prefix x", {}, 2, "--prefix needs --url beside it"),
+        ("throttle drain --url redis://x", NONE, 2, "drain publishes to the app's broker: name the app with -A, not "),
     ],
 )
 def test_command_without_a_store_or_a_sound_app_ends_in_one_line(
@@ -153,9 +142,6 @@ def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
     ended = shell.run(*FEATURES, "throttle", "show", "late", env=settings | {"PYTHONPATH": str(shell.directory)})
     assert (ended.code, ended.err) == (0, "")
     assert ended.rows[1][0] == "late"
-
-
-# -- without an app ----------------------------------------------------------------------------------------------------
 
 
 def test_a_store_without_an_app(shell: Shell, of_features: TermsCaller, redis: Redis) -> None:
@@ -182,9 +168,6 @@ def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:
     assert ended.lines[0] == "tier gold"
 
 
-# -- completion --------------------------------------------------------------------------------------------------------
-
-
 def completed(shell: Shell, line: str, **env: str) -> list[str]:
     """Return the completions of a shell for the last word of this line."""
     words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
@@ -194,10 +177,11 @@ def completed(shell: Shell, line: str, **env: str) -> list[str]:
 
 
 def test_completion(shell: Shell, of_features: TermsCaller) -> None:
+    """Without the store the code's limits are known all the same; without the app nothing, and no traceback."""
     tenant = Limit("tenant", 1, key="tenant")
     of_features.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
     of_features.put("waits", Limit("box", 1, per="host"))
-    app = "celery -A tests.support.apps.features throttle"
+    app = f"celery {APP}"
     assert completed(shell, f"{app} pau") == ["pause"]
     offered = completed(shell, f"{app} show ")
     assert {"gpu", "single", "tests.support.apps.features.work", "tenant"} <= set(offered)
@@ -206,12 +190,7 @@ def test_completion(shell: Shell, of_features: TermsCaller) -> None:
     assert completed(shell, f"{app} show box --key ") == ["any host"]
     assert completed(shell, f"{app} pause --key a") == []
     assert completed(shell, f"celery throttle show --url {shell.env['BROKER_URL']} ") == ["box", "tenant"]
-
-
-def test_completion_where_something_is_missing(shell: Shell) -> None:
-    """The store: the code's limits are known all the same. The app: nothing, and no traceback."""
-    app = "celery -A tests.support.apps.features throttle"
     assert "gpu" in completed(shell, f"{app} show ", **NOWHERE)
     assert completed(shell, f"{app} show gpu --key ", **NOWHERE) == []
     assert completed(shell, "celery -A nowhere throttle show ") == []
-    assert completed(shell, "celery throttle show ", BROKER_URL="", RESULT_BACKEND="") == []
+    assert completed(shell, "celery throttle show ", **NONE) == []

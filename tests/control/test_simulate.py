@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.outcomes import Outcome
 from celery_throttle.control.what_if import Simulation
 from celery_throttle.core.history import SLOT, Place, place_of
-from tests.control.conftest import Run, run_in
+from tests.control.conftest import Run, add_task, run_in
 from tests.control.hours import steady
 from tests.control.test_looking import API, TENANT, fill, names, of
 from tests.store.terms_caller import TermsCaller, terms
@@ -23,14 +23,7 @@ EIGHT = Limit("api", 8)
 
 
 def an_hour(arrivals: Sequence[float], permits: int, run_time: float, seed: int) -> tuple[list[list[float]], int]:
-    """Play an hour event by event; return its counts by the minute, and the line at its end.
-
-    Args:
-        arrivals: the arrivals a second, for each minute.
-        permits: the permits.
-        run_time: the mean seconds of a run.
-        seed: of the random numbers.
-    """
+    """Play an hour event by event, from the arrivals a second of each minute; return its counts, and the last line."""
     rng, counts = random.Random(seed), [[0.0] * SLOT for _ in arrivals]
     events: list[tuple[float, str, float]] = []
     for minute, per_second in enumerate(arrivals):
@@ -66,7 +59,11 @@ def by_what(found: Simulation) -> dict[str, Outcome]:
     return {each.what: each for each in found.outcomes}
 
 
-# -- the gate's rules --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def eight(worker: TermsCaller, store_counts: Count) -> Count:
+    """Store the counts of a limit of eight permits."""
+    worker.know(EIGHT)
+    return store_counts
 
 
 @pytest.mark.usefixtures("workers_answer")
@@ -77,10 +74,7 @@ def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, s
     cost, rated = rng.choice((1, 1, 2, 5)), rng.random() < 0.5
     rate: Any = {"rate": "1/h", "burst": rng.randint(1, 9)} if rated and cost == 1 else {}
     limit = Limit("other", rng.randint(cost, 6), **rate)
-
-    @app.task(base=Throttled, limit=limit, cost=cost, name="other", shared=False)  # type: ignore[untyped-decorator]
-    def other() -> None: ...
-
+    add_task(app, "other", limit, cost=cost)
     fill(worker, 20, terms(limit, cost=cost).same)
     for permits in range(1, 25, 3):
         forecast = ThrottleControl(app).limit("other").forecast(permits)
@@ -89,18 +83,13 @@ def test_as_many_start_at_once_as_in_a_forecast(app: Any, worker: TermsCaller, s
         assert (found.parked, found.cost) == (forecast.parked, cost)
 
 
-# -- the last hour -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(3))
-def test_an_hour_predicts_its_own_mean_wait(app: Any, worker: TermsCaller, store_counts: Count, seed: int) -> None:
-    worker.know(EIGHT)
+def test_an_hour_predicts_its_own_mean_wait(app: Any, eight: Count, seed: int) -> None:
     arrivals = [15.0 if minute % 12 else 27.5 for minute in range(59)]
     counts, _ = an_hour(arrivals, 8, 0.4, seed)
-    store_counts(counts)
+    eight(counts)
     found = simulate(app)
     measured, check = by_what(found)["measured"], by_what(found)["check"]
-    assert measured.wait_mean is not None
     assert check.wait_mean == pytest.approx(measured.wait_mean, rel=0.25)
     assert check.waited == pytest.approx(measured.waited, rel=0.25)
     assert check.used == pytest.approx(measured.used, rel=0.05)
@@ -110,31 +99,28 @@ def test_an_hour_predicts_its_own_mean_wait(app: Any, worker: TermsCaller, store
     assert not any(each.startswith("!") for each in found.notes)
 
 
-def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
+def test_an_hour_whose_line_grew_predicts_its_mean_wait(app: Any, worker: TermsCaller, eight: Count) -> None:
     counts, line = an_hour([4.2] * 59, 8, 2.0, 1)
     assert line > 200
     fill(worker, line + 8, terms(EIGHT).same)
-    store_counts(counts)
+    eight(counts)
     rows = by_what(simulate(app))
     assert rows["check"].wait_mean == pytest.approx(rows["measured"].wait_mean, rel=0.25)
     assert rows["measured"].waiting == line
     assert rows["asked"].never.endswith("permits of work arrive for 8")
 
 
-def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
+def test_a_line_that_was_there_all_the_time_is_simulated(app: Any, worker: TermsCaller, eight: Count) -> None:
     """Four a second arrive and start behind 400 others: that is a wait of 100 seconds, also for the first of them."""
-    worker.know(EIGHT)
     fill(worker, 400 + 8, terms(EIGHT).same)
-    store_counts(steady(240, minutes=3, wait=100.0, run_time=2.0))
+    eight(steady(240, minutes=3, wait=100.0, run_time=2.0))
     rows = by_what(simulate(app, spread=0))
     assert rows["measured"].wait_mean == pytest.approx(100)
     assert rows["check"].wait_mean == pytest.approx(100, rel=0.1)
 
 
-def test_other_numbers_are_compared_under_the_hours_load(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300))
+def test_other_numbers_are_compared_under_the_hours_load(app: Any, eight: Count) -> None:
+    eight(steady(300))
     found = simulate(app, 4, arrivals="x1.5", run_time="x2", target=1)
     assert (found.limit, found.key, found.seconds, found.spread, found.cost) == ("api", None, 3600.0, 1.0, 1)
     assert [found.per_second, found.run_time] == pytest.approx([7.5, 2.0])
@@ -148,23 +134,18 @@ def test_other_numbers_are_compared_under_the_hours_load(app: Any, worker: Terms
     assert rows["least"].permits is not None
     assert 16 <= rows["least"].permits <= 20
     assert simulate(app, 4, seed=2) == simulate(app, 4, seed=2) != simulate(app, 4, seed=3)
-
-
-def test_another_rate_is_simulated(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300))
     rows = by_what(simulate(app, rate="4/s", burst=3))
     assert [str(each) for each in rows["asked"].rates] == ["4/s (burst 3)"]
     assert rows["asked"].never == "5 a second arrive for the rate 4/s"
     assert rows["measured"].rates == rows["check"].rates == ()
 
 
-def test_a_shorter_time_simulates_the_newest_minutes(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(60, minutes=30) + steady(300, minutes=10))
-    assert simulate(app, lasts=300).per_second == pytest.approx(5.0)
+def test_a_shorter_time_simulates_the_newest_minutes(app: Any, eight: Count) -> None:
+    eight(steady(60, minutes=30) + steady(300, minutes=10))
     assert simulate(app).per_second == pytest.approx((30 * 1 + 10 * 5) / 40), "from the first minute with counts on"
-    assert by_what(simulate(app, lasts=300))["check"].arrived == 30 * 60 + 10 * 300
+    found = simulate(app, lasts=300)
+    assert found.per_second == pytest.approx(5.0)
+    assert by_what(found)["check"].arrived == 30 * 60 + 10 * 300
 
 
 def test_the_present_line_is_simulated(app: Any, worker: TermsCaller) -> None:
@@ -176,14 +157,14 @@ def test_the_present_line_is_simulated(app: Any, worker: TermsCaller) -> None:
     assert found.fits is None
 
 
-# -- a model that does not fit -----------------------------------------------------------------------------------------
-
-
-def test_a_model_that_does_not_fit_is_reported(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    """Tasks waited, although few permits were in use."""
-    worker.know(EIGHT)
-    store_counts(steady(120, wait=30.0, held_most=4, sent_back=1))
-    ThrottleControl(app).limit("api").override(8, by="ana")
+def test_a_model_that_does_not_fit_is_reported(app: Any, control: ThrottleControl, eight: Count) -> None:
+    """Tasks waited shorter than in the simulation; or although few permits were in use."""
+    eight(steady(300, wait=0.05, run_time=1.55))
+    found = simulate(app)
+    assert found.fits is False
+    assert found.notes[-1].endswith("Possible reasons: run times that differ less (spread 0: all alike).")
+    eight(steady(120, wait=30.0, held_most=4, sent_back=1))
+    control.limit("api").override(8, by="ana")
     found = simulate(app)
     assert found.fits is False
     assert found.notes[-1] == (
@@ -191,38 +172,22 @@ def test_a_model_that_does_not_fit_is_reported(app: Any, worker: TermsCaller, st
         "limit was changed in that time; bursts within a minute, or slow workers; workers short of slots (3 of 8 "
         "permits were held at most); RateLimited held it back."
     )
+    add_task(app, "both", Limit("api", 2), Limit("mail", 1))
+    eight(steady(60, wait=30.0, run_time=0.1))
+    assert simulate(app).notes[-1].endswith("or slow workers; its tasks also wait for mail.")
 
 
-def test_another_limit_may_be_the_reason(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    @app.task(base=Throttled, limit=[Limit("api", 2), Limit("mail", 1)], name="both", shared=False)  # type: ignore[untyped-decorator]
-    def both() -> None: ...
-
-    worker.know(API)
-    store_counts(steady(60, wait=30.0, run_time=0.1))
-    assert "its tasks also wait for mail" in simulate(app).notes[-1]
-
-
-def test_shorter_waits_than_simulated_have_another_reason(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300, wait=0.05, run_time=1.55))
-    found = simulate(app)
-    assert found.fits is False
-    assert found.notes[-1].endswith("Possible reasons: run times that differ less (spread 0: all alike).")
-
-
-def test_a_stopped_limit_is_simulated_as_if_it_were_not(app: Any, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300))
-    ThrottleControl(app).limit("api").pause()
+def test_a_stopped_limit_is_simulated_as_if_it_were_not(app: Any, control: ThrottleControl, eight: Count) -> None:
+    eight(steady(300))
+    control.limit("api").pause()
     found = simulate(app)
     assert by_what(found)["asked"].waiting < 100
     assert "Limit api is stopped now; the simulation leaves that out." in found.notes
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
 def test_too_few_counts_are_an_error_with_the_fix(app: Any, run: Run, worker: TermsCaller, store_counts: Count) -> None:
+    with pytest.raises(ConfigurationError, match="Limit api: no worker has declared it"):
+        simulate(app, arrivals=5, run_time=1)
     worker.know(API)
     store_counts(steady(2, minutes=1))
     with pytest.raises(ConfigurationError, match=r"write simulate\(arrivals='5/s', run_time='0.4s'\)$"):
@@ -250,25 +215,13 @@ def test_a_limit_with_keys_has_no_counts_of_one_key(
     assert (found.key, found.parked) == ("acme", 3)
 
 
-def test_a_limit_that_no_worker_has_declared_is_an_error(app: Any) -> None:
-    with pytest.raises(ConfigurationError, match="Limit api: no worker has declared it"):
-        simulate(app, arrivals=5, run_time=1)
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_a_table(app: Any, run: Run, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300, run_time=1.4))
+def test_simulate_prints_a_table(app: Any, run: Run, eight: Count) -> None:
+    eight(steady(300, run_time=1.4))
     ended = run("simulate", "api", "--permits", "12", "--target", "2s", "--seed", "3")
     assert (ended.code, ended.err) == (0, "")
     found = simulate(app, 12, target=2, seed=3)
-    assert (
-        ended.lines[0]
-        == found.heading
-        == ("api: 5 a second arrive for 1h 0m, each run takes 1.4 s on average, 0 tasks in the line at the beginning.")
-    )
+    heading = "api: 5 a second arrive for 1h 0m, each run takes 1.4 s on average, 0 tasks in the line at the beginning."
+    assert ended.lines[0] == found.heading == heading
     assert ended.lines[2].split() == ["OUTCOME", "PERMITS", "WAITED", "MEAN", "P50", "P95", "MOST", "USED", "LINE"]
     firsts = [(row[0], row[1]) for row in ended.rows[3:9]]
     assert firsts == [
@@ -276,11 +229,6 @@ def test_the_command_prints_a_table(app: Any, run: Run, worker: TermsCaller, sto
         ("least for the target", "9"),
     ]  # fmt: skip
     assert ended.lines[10:] == list(found.notes)
-
-
-def test_as_json(run: Run, worker: TermsCaller, store_counts: Count) -> None:
-    worker.know(EIGHT)
-    store_counts(steady(300))
     shown = run("simulate", "api", "--permits", "4", "--json").json
     assert shown.keys() == names(Simulation)
     assert [each["what"] for each in shown["outcomes"]] == ["measured", "check", "asked", "fewer", "more"]

@@ -1,21 +1,24 @@
-"""The states of ``celery throttle status``: one for each line in which tasks wait, and limits before their keys."""
+"""``celery throttle status``: limits before their keys, each with its numbers and its state."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from celery_throttle import Limit, ThrottleControl, Throttled
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import rows as rows_module
-from celery_throttle.core.policy import Needs
-from tests.control.conftest import Run
-from tests.store.peek import KEY
+from celery_throttle.store.limit_status import LimitStatus
+from tests.control.conftest import Run, add_task
+from tests.control.desk_story import DeskStory
+from tests.control.test_looking import MAIL, ONE, fill, names, of
+from tests.store.stories import stories
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.incident import API, GPU, TENANT, incident
-from tests.support.shell import Ended
+from tests.support.incident import incident
+
+#: Steers a terminal; JSON has it as it is.
+STEERS = "two\nlines\r\x07 ünï"
 
 
 @pytest.fixture(autouse=True)
@@ -23,100 +26,92 @@ def _look_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "_AGAIN", 0.0)
 
 
-def of(key: str) -> Needs:
-    return terms(TENANT).needs({"keys": {"tenant": key}})
-
-
-def rows(ended: Ended) -> dict[str, str]:
-    """The rows of all tables, by limit or key, as they stand."""
-    return {line.split("  ")[0]: line for line in ended.lines if line}
-
-
-def test_status_of_an_incident_lists_limits_alone(run: Run, redis: Redis) -> None:
-    incident(redis)
+def test_status_lists_limits_then_their_keys(control: ThrottleControl, run: Run, worker: TermsCaller) -> None:
+    assert run("status").out == "No limits are known: no worker has declared any.\n"
+    assert run("status", "--json").json == []
+    fill(worker, 3)
+    worker.arrive("mail", terms(MAIL).same)
+    worker.arrive("a0", of("acme"))
     ended = run("status")
-    assert [line.split()[0] for line in ended.lines[1:]] == [
-        "api",
-        "gpu",
-        "mail",
-        "orders",
-        "reports",
-        "tenant",
-        "user",
-    ]
-    assert ended.lines[0].split() == ["LIMIT", "HELD", "PARKED", "KEYS", "RATES", "STATE"]
-    found = rows(ended)
-    assert found["gpu"].endswith("full")
-    assert found["reports"].endswith("no worker takes it (queue exports)")
-    assert "paused by ana (incident 42)" in found["tenant"]
-    assert found["user"].endswith("no worker takes it (queue q)")
-
-
-def test_each_limit_and_key_with_parked_tasks_has_a_state(run: Run, redis: Redis) -> None:
-    incident(redis, keys=200)
-    ended = run("status", "--keys")
-    heading = ended.lines[0].index("STATE")
-    limits, keys = ended.out.split("\n\n")
-    assert len(limits.splitlines()) == 8
-    assert len(keys.splitlines()) == 201
-    state = keys.splitlines()[0].index("STATE")
-    assert all(line[state:] for line in keys.splitlines()[1:])
-    assert all(
-        line[heading:] for line in limits.splitlines() if line.split()[0] in {"gpu", "reports", "tenant", "user"}
-    )
-
-
-def test_numbers_of_a_limit_are_those_of_all_its_keys(app: Any, run: Run, worker: TermsCaller) -> None:
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.lines
+    assert lines[0] == "LIMIT         HELD  PARKED  KEYS  RATES  STATE"
+    assert lines[1] == "api         2 of 2       1               full"
+    assert lines[2].startswith("mail             1       0        1/h    next start in ")
+    assert lines[3:] == ["tenant  1 (1 each)       0     1         1 key full"]
+    lines = run("status", "--keys").lines[5:]
+    assert lines == ["LIMIT           HELD  PARKED  STATE", "tenant[acme]  1 of 1       0  full"]
+    lines = run("status", "--most", "2").lines
+    assert (len(lines), lines[-1]) == (4, "These are the first 2; --most has more.")
     for key in ("acme", "zeta"):
-        worker.arrive(f"{key} holds", of(key))
-        worker.put(f"{key} waits", of(key))
-    worker.put("acme waits, too", of("acme"))
-    ThrottleControl(app).limit("tenant", key="acme").pause(by="ana")
-    ended = run("status")
-    assert ended.rows[1] == ["tenant", "2 (1 each)", "3", "2", "1 key paused; 2 keys full"]
-    listed = [row[0] for row in run("status", "--keys").rows if row]
-    assert listed == ["LIMIT", "tenant", "LIMIT", "tenant[acme]", "tenant[zeta]"]
+        worker.arrive(f"{key} waits", of(key))
+    worker.put("waits, too", of("zeta"))
+    control.limit("tenant", key="acme").pause(by="ana")
+    assert run("status").rows[3] == ["tenant", "2 (1 each)", "2", "2", "1 key paused; 2 keys full"]
 
 
-@pytest.mark.parametrize(
-    ("held", "waits", "state"),
-    [
-        (GPU, terms(API, GPU).same, "its first task waits for gpu"),
-        (GPU, terms(GPU, API).same, "its tasks wait in other lines"),
-        (API, terms(API, cost=2).same, "its first task needs 2 permits"),
-    ],
-)
-def test_state_of_a_limit_with_permits_free(
-    run: Run, worker: TermsCaller, held: Limit, waits: Needs, state: str
+def test_json_of_status_has_the_names_of_the_attributes(
+    control: ThrottleControl, run: Run, worker: TermsCaller
 ) -> None:
-    worker.take("holds", terms(held).same)
-    worker.put("waits", waits)
-    assert rows(run("status"))["api"].endswith(state)
+    worker.arrive("t", ONE)
+    control.limit("api").override(5, until=3600, by="ana", why=STEERS)
+    (status,) = control.status()
+    (row,) = run("status", "--json").json
+    assert row.keys() == names(LimitStatus)
+    numbers = {name: row[name] for name in ("name", "permits", "in_force", "held", "declared")}
+    assert numbers == {"name": "api", "permits": 2, "in_force": 5, "held": 1, "declared": True}
+    assert status.override
+    assert status.override.until
+    assert row["override"] == {
+        "limit": "api", "by": "ana", "why": STEERS, "permits": 5, "rates": [],
+        "since": status.override.since.isoformat(), "until": status.override.until.isoformat(),
+    }  # fmt: skip
 
 
-def test_a_first_task_that_goes_first_elsewhere_does_not_wait_for_itself(
-    run: Run, worker: TermsCaller, redis: Redis
-) -> None:
-    worker.put("waits", terms(API, GPU).same)
-    bar = json.dumps({"bar": [0, 9_000_000_000_000, "", "waits", 1]})
-    redis.hset(KEY["overrides"], "gpu", bar)
-    assert rows(run("status"))["api"].endswith("no worker takes it (queue q)")
+STATES = """
+overrides and their authors:
+    take t on=gpu:2; row gpu = 1 of 2 | 0; change gpu pause by=ana why=x; row gpu = 1 of 2 | 0 | paused by ana (x)
+    change gpu resume; change gpu disable by=ana; row gpu = 1 | 0 | disabled by ana; change gpu enable
+    change gpu override 7 by=ana; row gpu = 1 of 7 | 0 | override 7 instead of 2 by ana
+    change gpu override 1 by=ana; row gpu = 1 of 1 | 0 | override 1 instead of 2 by ana, full
+a limit whose first task waits for another:
+    take holds on=gpu:1; park waits on=api:2+gpu:1; row api = 0 of 2 | 1 | its first task waits for gpu
+a limit whose tasks wait in other lines:
+    take holds on=gpu:1; park waits on=gpu:1+api:2; row api = 0 of 2 | 1 | its tasks wait in other lines
+a limit whose first task needs more than are free:
+    take holds on=api:2; park waits on=api:2 cost=2; row api = 1 of 2 | 1 | its first task needs 2 permits
+a first task that goes first elsewhere does not wait for itself:
+    park waits on=api:2+gpu:1; bar waits gpu; row api = 0 of 2 | 1 | no worker takes it (queue q)
+a limit of which no key is full:
+    park waits on=tenant[a]:1 queue=nobody; row tenant = 0 (1 each) | 1 | 1 | no worker takes it (queue nobody)
+"""
 
 
-def test_the_oldest_task_of_a_limit_with_keys_has_a_state(run: Run, worker: TermsCaller) -> None:
-    """Although no key is full."""
-    worker.put("waits", of("acme"), queue="nobody")
-    assert rows(run("status"))["tenant"].endswith("no worker takes it (queue nobody)")
+@pytest.mark.parametrize("steps", stories(STATES))
+def test_a_story_of_states(desk: DeskStory, steps: str) -> None:
+    desk.tell(steps)
 
 
-def test_a_limit_of_another_group_has_its_own_state(app: Any, run: Run, redis: Redis) -> None:
+def test_states_of_an_incident(run: Run, redis: Redis) -> None:
+    """Each limit and each key with parked tasks has one."""
+    incident(redis, keys=200)
+    limits = {line.split()[0]: line for line in run("status").lines}
+    assert list(limits) == ["LIMIT", "api", "gpu", "mail", "orders", "reports", "tenant", "user"]
+    assert limits["LIMIT"].split() == ["LIMIT", "HELD", "PARKED", "KEYS", "RATES", "STATE"]
+    assert limits["gpu"].endswith("full")
+    assert limits["reports"].endswith("no worker takes it (queue exports)")
+    assert "paused by ana (incident 42)" in limits["tenant"]
+    assert limits["user"].endswith("no worker takes it (queue q)")
+    again, keys = run("status", "--keys").out.split("\n\n")
+    assert again.splitlines() == list(limits.values())
+    heading, *rows = keys.splitlines()
+    assert len(rows) == 200
+    assert all(line[heading.index("STATE") :] for line in rows)
+
+
+def test_a_limit_of_another_group_has_its_own_state(app: Any, desk: DeskStory, redis: Redis) -> None:
     """Its line is looked for in its own group."""
     eu = Limit("eu", 1, group="eu")
-
-    @app.task(base=Throttled, limit=eu, name="in_eu", shared=False)  # type: ignore[untyped-decorator]
-    def in_eu() -> None: ...
-
-    prefix = f"{app.conf.throttle_prefix}:eu"
-    worker = TermsCaller(redis, "cccccccc", "q", prefix=prefix)
-    worker.put("waits", terms(eu).same)
-    assert rows(run("status"))["eu"].endswith("no worker takes it (queue q)")
+    add_task(app, "in_eu", eu)
+    TermsCaller(redis, "cccccccc", "q", prefix=f"{app.conf.throttle_prefix}:eu").put("waits", terms(eu).same)
+    assert desk.row("eu") == "0 of 1 | 1 | no worker takes it (queue q)"

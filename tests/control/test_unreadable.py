@@ -47,13 +47,6 @@ def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "_PATIENCE", 0.05)
 
 
-@pytest.mark.usefixtures("spoiled")
-def test_commands_answer(run: Run) -> None:
-    for command in COMMANDS:
-        ended = run(*command.split())  # which raises any error of a command
-        assert ended.code in (0, 1), (command, ended.err)
-
-
 def pages(app: Any, *paths: str) -> list[httpx.Response]:
     """Return these pages of an app, without a server."""
 
@@ -66,13 +59,12 @@ def pages(app: Any, *paths: str) -> list[httpx.Response]:
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_pages_answer(app: Any) -> None:
+def test_commands_and_pages_answer_and_report_what_was_set_aside(app: Any, run: Run) -> None:
+    for command in COMMANDS:
+        ended = run(*command.split())  # which raises any error of a command
+        assert ended.code in (0, 1), (command, ended.err)
     for answer in pages(app, *PAGES):
         assert answer.status_code == 200, (answer.url, answer.text[:500])
-
-
-@pytest.mark.usefixtures("spoiled")
-def test_set_aside_records_are_reported(app: Any, run: Run) -> None:
     ThrottleControl(app).repair()
     found = ThrottleControl(app).set_aside(most=1000)
     assert {(each.key, each.field) for each in found} >= {("limits", "api"), ("records", "t1")}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control.cli.group import throttle
-from tests.control.conftest import Run, run_in
+from tests.control.conftest import add_task, run_in
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.shell import Shell
 
@@ -25,12 +25,10 @@ KNOWN = "Known limits: api, one, tenant, two"
 def shop(app: Any, worker: TermsCaller) -> Any:
     """The app with a task of two limits, one without, and a parked task."""
 
-    @app.task(base=Throttled, limit=[Limit("one", 1), Limit("two", 1)], name="both", shared=False)  # type: ignore[untyped-decorator]
-    def both() -> None: ...
-
-    @app.task(name="plain", shared=False)  # type: ignore[untyped-decorator]
     def plain() -> None: ...
 
+    app.task(plain, name="plain", shared=False)
+    add_task(app, "both", Limit("one", 1), Limit("two", 1))
     worker.put("task-1", terms(Limit("api", 2)).same)
     return app
 
@@ -183,11 +181,3 @@ def test_the_command_to_type_names_the_app_or_the_store(shell: Shell) -> None:
     for words, meant in ((["drop"], "LIMIT"), (["runnable", ""], "celery")):
         ended = shell.run("throttle", *words, "--url", url, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
         assert f"`celery throttle {words[0]} --url {url} {meant}`" in ended.err
-
-
-def test_help_of_the_group_is_not_cut(run: Run) -> None:
-    helped = run("--help").out
-    commands = " ".join(helped.partition("Commands:")[2].split())
-    assert "..." not in commands
-    assert "reset End the overrides of permits and of rates: the code's numbers hold again." in commands
-    assert max(map(len, helped.splitlines())) <= 80
