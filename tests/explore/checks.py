@@ -6,7 +6,8 @@ import traceback
 
 from tests.explore.rules import permits_of
 from tests.explore.store import CALLS, SETS
-from tests.explore.world import Violation, Worker, World, number_of
+from tests.explore.world import Worker, World, number_of
+from tests.simulation.invariants import Violation
 from tests.store import peek
 from tests.store.peek import Snapshot
 

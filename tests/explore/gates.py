@@ -14,14 +14,13 @@ from typing import Any
 from celery.worker import state
 
 from celery_throttle import Limit
-from celery_throttle.core.keys import Keys
-from celery_throttle.embedded import EmbeddedServer
 from tests.explore.world import World as Model
 from tests.explore.worlds import Config
-from tests.simulation.clock import Clock, Fiber
-from tests.simulation.network import Pipe, Server, packed
+from tests.simulation.clock import Fiber
+from tests.simulation.network import Pipe
 from tests.simulation.scene import LEASE, PREFIX, App, Kind, Scene
-from tests.simulation.workers import CHANNEL, Here, Worker, installed, name_of
+from tests.simulation.server import Server, serving
+from tests.simulation.workers import HERE, Worker, install, name_of
 from tests.simulation.world import World
 
 __all__ = ["CannotReplay", "Gates", "real_gates"]
@@ -36,13 +35,9 @@ class CannotReplay(ValueError):
 @contextmanager
 def real_gates(config: Config) -> Iterator[Gates]:
     """Start two workers with real gates, and publish nothing."""
-    options = {"unixsocket": "{dir}/redis.sock"}
-    with EmbeddedServer(prefer=("wheel", "path"), options=options) as running:
-        server = Server(str(running.directory / "redis.sock"), CHANNEL)
-        here = Here(Clock())
-        with installed(here):
-            yield Gates(config, World(0, here, server, _scene_of(config)))
-        server.close()
+    with serving(Server) as server:
+        install()
+        yield Gates(config, World(0, server, _scene_of(config)))
 
 
 def _scene_of(config: Config) -> Scene:
@@ -184,7 +179,7 @@ class Gates:
     def _deliver(self, place: str) -> None:
         worker, world = self._worker(place), self.world
         assert worker.channel is not None, "it has no connection to the broker"
-        world.receive(worker, world.broker.deliver(worker.channel, _QUEUE, world.clock.now_us))
+        world.deliver(worker.channel, _QUEUE)
         self._turn(worker)
         self._begin(worker)
 
@@ -279,8 +274,7 @@ class Gates:
 
     def _lapse(self, task: str) -> None:
         task_id = self._ids[int(task[1:])]
-        before = self.world.clock.now_us // 1000 - 1
-        self.world.network._server.ask(packed("ZADD", Keys(PREFIX).key("leases"), "XX", before, task_id))
+        self.world.network.end_lease(task_id)
         for run in [run for run in self.world.book.running if run.attempt.entry.task_id == task_id]:
             self.world.book.lapse(run, "its lease was lost")
 
@@ -288,7 +282,7 @@ class Gates:
         worker = self._worker(place)
         leases: Any = worker._throttling._leases
         group = worker._throttling.groups[0]
-        with self.world.here.acting(worker):
+        with HERE.acting(worker):
             self._renewing[int(place)] = Fiber(partial(leases.renew, group))
 
     def _renewal(self, place: str) -> None:
@@ -297,5 +291,5 @@ class Gates:
             (ask,) = [ask for ask in self.world.network.asks if ask.worker is worker]
             self.world.carry_ask(ask)
             ask.hear()
-            with self.world.here.acting(worker):
+            with HERE.acting(worker):
                 fiber.go_on()

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from tests.explore.store import Content
-from tests.explore.world import Run, Violation, Worker, World, number_of
+from tests.explore.world import Run, Worker, World, number_of
+from tests.simulation.invariants import Violation
 
 __all__ = ["check_begin", "check_order", "permits_of"]
 

@@ -11,8 +11,9 @@ from tests.explore.checks import check, check_at_rest, is_done
 from tests.explore.possible import possible
 from tests.explore.steps import begin, take
 from tests.explore.store import Server
-from tests.explore.world import Violation, World
+from tests.explore.world import World
 from tests.explore.worlds import Config
+from tests.simulation.invariants import Violation
 
 __all__ = ["Found", "Searched", "replay", "search"]
 

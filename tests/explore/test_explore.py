@@ -7,18 +7,17 @@ from contextlib import suppress
 
 import pytest
 
-from tests.explore.__main__ import serving
-from tests.explore.defects import DEFECTS
 from tests.explore.search import replay, search
-from tests.explore.store import Defect, Server
-from tests.explore.world import Violation
+from tests.explore.store import Server
 from tests.explore.worlds import CI_WORLDS, make
+from tests.simulation.invariants import Violation
+from tests.simulation.server import DEFECTS, Defect, serving
 
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[Server]:
     """A server with the scripts as they are."""
-    with serving() as server:
+    with serving(Server) as server:
         yield server
 
 
@@ -35,11 +34,11 @@ def test_there_is_much_to_search() -> None:
     assert sum(CI_WORLDS.values()) >= 20_000
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+@pytest.mark.parametrize("defect", [each for each in DEFECTS if each.small], ids=lambda defect: defect.name)
 def test_a_defect_of_the_scripts_is_found(defect: Defect, scripts: Server) -> None:
     """Its trace shows it again, and nothing without the defect."""
-    config = make(DEFECTS[defect])
-    with serving(defect) as server:
+    config = make(defect.small)
+    with serving(Server, defect) as server:
         (found,) = search(config, server, first=True).found.values()
         with pytest.raises(Violation) as again:
             replay(config, server, found.trace)
@@ -50,7 +49,7 @@ def test_a_defect_of_the_scripts_is_found(defect: Defect, scripts: Server) -> No
 
 
 def test_a_defect_that_is_in_no_file_is_not_taken_for_one() -> None:
-    with pytest.raises(ValueError, match="0 files"), serving(Defect("nothing", "no such line")):
+    with pytest.raises(ValueError, match="0 files"), serving(Server, Defect("nothing", "no such line")):
         pass
 
 

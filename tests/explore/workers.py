@@ -15,7 +15,8 @@ from celery_throttle.store.exchange_reply import Answer, Grant, Reply, read_exch
 from celery_throttle.store.identity_locks import TAKEN, read_claimed
 from tests.explore import rules
 from tests.explore.store import CALLS
-from tests.explore.world import Copy, Permit, Run, Sent, Violation, Worker, World, number_of
+from tests.explore.world import Copy, Permit, Run, Sent, Worker, World, number_of
+from tests.simulation.invariants import Violation
 
 __all__ = ["carry_out", "deliver", "end", "end_spare", "hear", "pump", "renewal", "send"]
 

@@ -14,16 +14,12 @@ from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.scripts import Call
 from tests.explore.canonical import canonical
-from tests.explore.store import CALLS, Content, ScriptFailed, Server
+from tests.explore.store import CALLS, Content, Server
 from tests.explore.worlds import IDENTITY, Config, Task
 
-__all__ = ["Book", "Copy", "Message", "Permit", "Run", "Sent", "Violation", "Worker", "World", "number_of"]
+__all__ = ["Book", "Copy", "Message", "Permit", "Run", "Sent", "Worker", "World", "number_of"]
 
 _BEGINNING_US = 1_800_000_000_000_000
-
-
-class Violation(AssertionError):
-    """Something happened that must not."""
 
 
 def number_of(task: str) -> int:
@@ -227,10 +223,7 @@ class World:
     def call(self, *calls: Call | bytes) -> list[Any]:
         """Carry these out, and return the replies."""
         state = self.state
-        try:
-            replies, state.content = self.server.step(state.content, state.now_us, calls)
-        except ScriptFailed as error:
-            raise Violation(f"a script failed: {error}") from None
+        replies, state.content = self.server.step(state.content, state.now_us, calls)
         return replies
 
     def record(self, task: str) -> dict[str, Any]:

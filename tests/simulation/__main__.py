@@ -8,6 +8,7 @@ import sys
 
 from tests.simulation.play import Player, play_many
 from tests.simulation.scene import KEPT, KINDS
+from tests.simulation.server import DEFECTS
 from tests.simulation.steps import FAULTS, MEDDLE
 
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--kinds", help="only these tasks are published; see scene.py")
     parser.add_argument("--digests", action="store_true", help="print what came of every seed")
     parser.add_argument("--kept", action="store_true", help="the broker keeps what is parked until a replica has it")
+    parser.add_argument("--defect", help=f"a defect of the scripts: {', '.join(each.name for each in DEFECTS)}")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every step")
     options = parser.parse_args()
     if options.kept:
@@ -30,11 +32,13 @@ def main() -> int:
     if options.kinds:
         os.environ[KINDS] = options.kinds
     faults = None if options.faults is None else tuple(filter(None, options.faults.split(",")))
+    defect = next((each for each in DEFECTS if each.name == options.defect), None)
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
-        wrong = play_many(seeds, options.steps, options.jobs, options.most, faults=faults, tell_all=options.digests)
+        most, tell_all = options.most, options.digests
+        wrong = play_many(seeds, options.steps, options.jobs, most, faults=faults, tell_all=tell_all, defect=defect)
         return int(wrong > 0)
-    with Player() as player:
+    with Player(defect) as player:
         played = player.play(options.seed, options.steps, faults=faults, verbose=options.verbose)
     print(played)  # noqa: T201
     return int(played.violation is not None)

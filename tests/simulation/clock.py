@@ -110,6 +110,11 @@ class Loop:
     def wake(self) -> None:
         self.woken = True
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it has something to do."""
+        return bool(self.posted or self.woken)
+
     def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
         self.readers[readable] = callback
 

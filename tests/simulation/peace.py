@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tests.simulation.book import Entry
-from tests.simulation.held import check_ghosts, check_nothing_is_kept
+from tests.simulation.held import check_empty, check_ghosts, check_no_lock, tasks_in_store
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
 from tests.simulation.scene import LEASE
 from tests.simulation.steps import Steps
-from tests.simulation.workers import RECORDS, Worker, leftovers, reap_calls
+from tests.simulation.workers import Worker, reap_calls
 
 __all__ = ["last_questions", "peace"]
 
@@ -27,9 +27,7 @@ def peace(steps: Steps) -> None:
     world = steps.world
     world.say("peace")
     world.prompt = False
-    world.network.cut_off.clear()
-    world.network.fill(full=False)
-    world.results_away = False
+    world.heal()
     world.paused.clear()
     for limit in world.scene.permits:
         world.operator.say(limit, "resume")
@@ -65,7 +63,7 @@ def last_questions(steps: Steps) -> None:
     for worker in world.workers:
         if worker.free_slots != worker.pool.num_processes:
             raise Violation(f"slots gone: {worker.inside()}")
-    check_nothing_is_kept(world)
+    check_no_lock(world)
     _probe(steps)
     steps.closing = True
     for limit in world.scene.permits:
@@ -81,8 +79,7 @@ def last_questions(steps: Steps) -> None:
     world.network.find_scripts()
     for call in reap_calls() * 2:
         world.network.carry_out(call)
-    if left := leftovers(world.network.contents()):
-        raise Violation(f"left in the store: {left}")
+    check_empty(world)
 
 
 def _probe(steps: Steps) -> None:
@@ -151,7 +148,8 @@ def _round(steps: Steps) -> bool:
             world.carry(pipe)
             busy = True
         if pipe.replies or pipe.state == "cut":
-            busy = steps._hear_on(pipe, len(pipe.replies)) or busy
+            steps._hear_on(pipe, len(pipe.replies))
+            busy = True
     while network.asks and not all(ask.done for ask in network.asks):
         busy = steps._ask()
     return busy
@@ -167,7 +165,7 @@ def _worker(steps: Steps, worker: Worker) -> bool:
     while worker.threads and not worker.dead:
         world.act(worker, worker.run_thread)
         busy = True
-    if not worker.dead and (worker.loop.posted or worker.loop.woken):
+    if not worker.dead and worker.loop.wanted:
         world.act(worker, worker.turn)
         busy = True
     if not worker.dead:
@@ -194,8 +192,7 @@ def _deliver(steps: Steps, worker: Worker) -> bool:
         return False
     for queue in sorted(set(channel.queues)):
         while channel.has_room and world.broker.queues[queue] and not worker.dead:
-            message = world.broker.deliver(channel, queue, world.clock.now_us)
-            world.receive(worker, message)
+            world.deliver(channel, queue)
             busy = True
     if busy and not worker.dead:
         world.act(worker, worker.turn)
@@ -226,7 +223,7 @@ def _is_over(steps: Steps) -> bool:
         or any(broker.queues.values())
         or any(channel.unacked for channel in broker.channels)
         or not all(worker.quiet for worker in world.workers)
-        or world.network.tasks(RECORDS)
+        or tasks_in_store(world)
     )
 
 
@@ -238,7 +235,7 @@ def _what_is_left(steps: Steps) -> str:
         ],
         "in queues": [letter.task_id for queue in broker.queues.values() for letter in queue],
         "running": [str(run.attempt) for run in world.book.running],
-        "in the store": [world.network.tasks(RECORDS)],
+        "in the store": [tasks_in_store(world)],
         "not quiet": [str(worker) for worker in world.workers if not worker.quiet],
     }
     return ", ".join(f"{name} {what}" for name, what in left.items() if what)

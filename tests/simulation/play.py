@@ -8,28 +8,26 @@ import os
 import signal
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from random import Random
 from typing import TYPE_CHECKING
 
-from celery_throttle.embedded import EmbeddedServer
-from tests.simulation.clock import Clock
 from tests.simulation.invariants import Violation
-from tests.simulation.network import Server
 from tests.simulation.peace import last_questions, peace
 from tests.simulation.scene import KEPT, KINDS, make_scene
+from tests.simulation.server import Server, serving
 from tests.simulation.steps import Steps
-from tests.simulation.workers import CHANNEL, Here, installed
+from tests.simulation.workers import install
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from typing_extensions import Self
 
     from tests.simulation.scene import Scene
+    from tests.simulation.server import Defect
 
 __all__ = ["Played", "Player", "play_many"]
 
@@ -72,25 +70,23 @@ class Played:
 class Player:
     """A process that plays; a context manager."""
 
-    def __enter__(self) -> Self:
-        self._stack = ExitStack()
-        options = {"unixsocket": "{dir}/redis.sock"}
-        server = self._stack.enter_context(EmbeddedServer(prefer=("wheel", "path"), options=options))
-        self._server = Server(str(server.directory / "redis.sock"), CHANNEL)
-        self._stack.callback(self._server.close)
-        self._here = Here(Clock())
-        self._stack.enter_context(installed(self._here))
+    def __init__(self, defect: Defect | None = None) -> None:
+        self._serving = serving(Server, defect)
         self._scenes: dict[int, Scene] = {}
+
+    def __enter__(self) -> Self:
+        self._server = self._serving.__enter__()
+        install()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._serving.__exit__(None, None, None)
 
     def play(self, seed: int, steps: int, *, faults: Faults = None, verbose: bool = False) -> Played:
         """Play one seed to its end, or to the first thing that must not happen."""
         scene = self._scene(seed % _SCENES)
-        self._server.ask(b"FLUSHALL\r\n")
-        world = World(seed, self._here, self._server, scene, verbose=verbose)
+        self._server.ask("FLUSHALL")
+        world = World(seed, self._server, scene, verbose=verbose)
         violation = None
         try:
             going = Steps(world, faults)
@@ -129,12 +125,18 @@ class Player:
 
 
 def play_many(
-    seeds: Iterable[int], steps: int, jobs: int, most: int, *, faults: Faults = None, tell_all: bool = False
+    seeds: Sequence[int],
+    steps: int,
+    jobs: int,
+    most: int,
+    *,
+    faults: Faults = None,
+    tell_all: bool = False,
+    defect: Defect | None = None,
 ) -> int:
     """Play seeds in several processes, print those that went wrong and how to see that again; how many did."""
-    seeds = list(seeds)
     began, wrong, done = time.monotonic(), 0, 0
-    with multiprocessing.get_context("fork").Pool(jobs, _begin) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, _begin, (defect,)) as pool:
         for played in pool.imap_unordered(_play, [(seed, steps, faults) for seed in seeds], chunksize=10):
             done += 1
             if played.violation is not None:
@@ -155,9 +157,9 @@ def play_many(
 _player: Player
 
 
-def _begin() -> None:
+def _begin(defect: Defect | None) -> None:
     global _player  # noqa: PLW0603 - one for each process
-    _player = Player().__enter__()
+    _player = Player(defect).__enter__()
     # The pool ends its processes by SIGTERM: each is to take its server and directory with it.
     Finalize(_player, _player.__exit__, exitpriority=1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())

@@ -6,9 +6,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from typing import Any
 
+from tests.simulation.broker import Channel
+from tests.simulation.network import Pipe
+from tests.simulation.pool import Job
 from tests.simulation.scene import KINDS
 from tests.simulation.workers import FRESH, Worker
 from tests.simulation.world import OUTCOMES, World
@@ -60,20 +64,14 @@ class Steps:
         share = self.rng.choice([0.0, 0.15, 0.3, 0.5, 1.0])
         #: Whether nothing goes wrong in this world; and whether all calls get through at once, too.
         self.calm = not share and not faults
-        self.prompt = self.calm and self.rng.random() < 0.5
-        world.prompt = self.prompt
+        self.prompt = world.prompt = self.calm and self.rng.random() < 0.5
         self._left = 40 if self.prompt else self.rng.randint(10, 40)
         self._set_up()
         weights = dict(_USUAL) | _ALWAYS
         drawn = {name: weight for name, weight in FAULTS.items() if self.rng.random() < share}
         weights |= drawn if faults is None else {name: FAULTS[name] for name in faults if name != MEDDLE}
-        self._names = list(weights)
-        self._weights = []
-        total = 0.0
-        for weight in weights.values():
-            total += weight
-            self._weights.append(total)
-        self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
+        self._odds = list(accumulate(weights.values()))
+        self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in weights]
         #: The operator's changes to single tasks draw from a generator of their own, so that all else stays the same.
         self._operator = Random(f"operator {world.seed}")
         self._meddles = not self.calm and self._operator.random() < _MEDDLES if faults is None else MEDDLE in faults
@@ -81,7 +79,7 @@ class Steps:
 
     def _set_up(self) -> None:
         world, rng = self.world, self.rng
-        queues = list(_QUEUES[: rng.randint(1, 3)])
+        queues = _QUEUES[: rng.randint(1, 3)]
         world.routes = dict(_TOPIC)
         world.broker.queues = {queue: deque() for queue in queues}
         kinds = list(world.scene.kinds)
@@ -108,7 +106,7 @@ class Steps:
         if self._meddles:
             self._meddle()
         for _ in range(30):
-            (do,) = self.rng.choices(self._do, cum_weights=self._weights)
+            (do,) = self.rng.choices(self._do, cum_weights=self._odds)
             if do():
                 break
         else:
@@ -122,21 +120,29 @@ class Steps:
         for worker in world.workers:
             while worker.threads:
                 world.act(worker, worker.run_thread)
-            if worker.loop.posted or worker.loop.woken:
+            if worker.loop.wanted:
                 world.act(worker, worker.turn)
                 busy = True
         for pipe in list(world.network.pipes):
             while pipe.sent:
                 world.carry(pipe)
             if pipe.replies:
-                busy = self.world.hear(pipe, len(pipe.replies)) or busy
+                world.hear(pipe, len(pipe.replies))
                 world.act(pipe.worker, pipe.worker.turn)
+                busy = True
         return busy
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def _one(self, those: Sequence[Any]) -> Any:
         return those[int(self.rng.random() * len(those))] if those else None
+
+    def _with(self, those: Sequence[Any], do: Callable[[Any], object]) -> bool:
+        """Let this happen to one of these; return whether there is one."""
+        one = self._one(those)
+        if one is not None:
+            do(one)
+        return one is not None
 
     def _soon(self) -> bool:
         return self.rng.random() < self._patience
@@ -145,15 +151,17 @@ class Steps:
         if not worker.dead and (self.rng.random() < 0.8 or self.prompt):
             self.world.act(worker, worker.turn)
 
-    def _job(self, state: str, accepted: bool | None = None) -> Any:
-        return self._one(
-            [
-                (worker, job)
-                for worker in self.world.workers
-                for job in worker.pool.jobs
-                if job.state == state and not worker.blocked and (accepted is None or job.accepted == accepted)
-            ]
-        )
+    def _jobs(self, state: str) -> list[tuple[Worker, Job]]:
+        free = [worker for worker in self.world.workers if not worker.blocked]
+        return [(worker, job) for worker in free for job in worker.pool.jobs if job.state == state]
+
+    @property
+    def _working(self) -> list[Worker]:
+        return [worker for worker in self.world.workers if not worker.stopping and not worker.blocked]
+
+    @property
+    def _consuming(self) -> list[Worker]:
+        return [worker for worker in self._working if worker.channel]
 
     # -- the usual ---------------------------------------------------------------------------------------------------
 
@@ -163,144 +171,108 @@ class Steps:
         self._left -= 1
         name = self._one(self._kinds)
         arguments = {"key": self.rng.randint(1, 2), "n": self.rng.randint(1, 2)}
-        named = self._one((True, False))
-        task_id = f"t{self._left}" if named else None
+        task_id = f"t{self._left}" if self._one((True, False)) else None
         self.world.publish(name, arguments, self.world.queue_of[name], task_id)
         return True
 
     def _deliver(self) -> bool:
         broker = self.world.broker
-        found = self._one(
-            [
-                (channel, queue)
-                for channel in broker.channels
-                if channel.has_room and not channel.worker.stopping and not channel.worker.blocked
-                for queue in channel.queues
-                if broker.queues[queue]
-            ]
+        channels = [
+            each for each in broker.channels if each.has_room and not each.worker.stopping and not each.worker.blocked
+        ]
+        return self._with(
+            [(channel, queue) for channel in channels for queue in channel.queues if broker.queues[queue]],
+            self._deliver_from,
         )
-        if found is None:
-            return False
+
+    def _deliver_from(self, found: tuple[Channel, str]) -> None:
         channel, queue = found
-        worker = channel.worker
-        message = broker.deliver(channel, queue, self.world.clock.now_us)
-        self.world.receive(worker, message)
-        self._turn_maybe(worker)
-        return True
+        self.world.deliver(channel, queue)
+        self._turn_maybe(channel.worker)
 
     def _carry(self) -> bool:
         network = self.world.network
         pipe = self._one([pipe for pipe in network.pipes if pipe.sent and pipe.worker not in network.cut_off])
-        if pipe is None:
-            return False
-        self.world.carry(pipe)
-        if pipe.replies and self._soon():
-            self._hear_on(pipe, len(pipe.replies))
-        return True
+        if pipe is not None:
+            self.world.carry(pipe)
+            if pipe.replies and self._soon():
+                self._hear_on(pipe, len(pipe.replies))
+        return pipe is not None
 
     def _hear(self) -> bool:
-        pipe = self._one(
-            [
-                pipe
-                for pipe in self.world.network.pipes
-                if pipe.state == "cut" or (pipe.replies and pipe.worker not in self.world.network.cut_off)
-            ]
-        )
-        if pipe is None:
-            return False
-        return self._hear_on(pipe, self.rng.randint(1, max(len(pipe.replies), 1)))
+        away = self.world.network.cut_off
+        pipes = [
+            pipe
+            for pipe in self.world.network.pipes
+            if pipe.state == "cut" or (pipe.replies and pipe.worker not in away)
+        ]
+        return self._with(pipes, lambda pipe: self._hear_on(pipe, self.rng.randint(1, max(len(pipe.replies), 1))))
 
-    def _hear_on(self, pipe: Any, count: int) -> bool:
-        heard = self.world.hear(pipe, count)
+    def _hear_on(self, pipe: Pipe, count: int) -> None:
+        """Let a worker read so many replies."""
+        self.world.hear(pipe, count)
         self._turn_maybe(pipe.worker)
-        return heard
 
     def _turn(self) -> bool:
-        worker = self._one([worker for worker in self.world.workers if worker.loop.posted or worker.loop.woken])
-        if worker is None:
-            return False
-        self.world.act(worker, worker.turn)
-        return True
+        wanted = [worker for worker in self.world.workers if worker.loop.wanted]
+        return self._with(wanted, lambda worker: self.world.act(worker, worker.turn))
 
     def _timer(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.timekeeper.is_due])
-        if worker is None:
-            return False
         for _ in range(8):
-            if not worker.dead and worker.timekeeper.is_due:
+            if worker is not None and not worker.dead and worker.timekeeper.is_due:
                 self.world.act(worker, worker.run_timer)
-        return True
+        return worker is not None
 
     def _thread(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.threads])
-        if worker is None:
-            return False
-        self.world.say("connect", worker)
-        self.world.act(worker, worker.run_thread)
-        return True
+        if worker is not None:
+            self.world.say("connect", worker)
+            self.world.act(worker, worker.run_thread)
+        return worker is not None
 
     def _go_on(self) -> bool:
+        """Let a worker whose main thread waited go on, or one that stops leave."""
         now = self.world.clock.now_us
-        worker = self._one([each for each in self.world.workers if each.can_go_on(now)])
-        if worker is None:
-            return self._leave()
-        self.world.act(worker, worker.go_on)
-        return True
+        waited = [worker for worker in self.world.workers if worker.can_go_on(now)]
+        return self._with(waited, lambda worker: self.world.act(worker, worker.go_on)) or self._leave()
 
     def _leave(self) -> bool:
         """A worker that stops has nothing more to do."""
         world = self.world
-        worker = self._one(
-            [each for each in world.workers if each.stopping and not each.blocked and not each.pool.jobs]
-        )
-        if worker is None:
-            return False
-        if not worker.finished:
-            world.finish(worker)
-        else:
-            world.leave(worker)
-        return True
+        idle = [each for each in world.workers if each.stopping and not each.blocked and not each.pool.jobs]
+        return self._with(idle, lambda worker: (world.leave if worker.finished else world.finish)(worker))
 
     def _begin(self) -> bool:
-        found = self._job("sent")
-        if found is None:
-            return False
-        worker, job = found
-        self.world.begin(worker, job)
-        if self._soon():
-            self._accepted(worker, job)
-        return True
+        found = self._one(self._jobs("sent"))
+        if found is not None:
+            self.world.begin(*found)
+            if self._soon():
+                self._accepted(*found)
+        return found is not None
 
     def _accept(self) -> bool:
-        found = self._job("begun", accepted=False)
-        if found is None or found[1].discarded:
-            return False
-        self._accepted(*found)
-        return True
+        jobs = [found for found in self._jobs("begun") if not found[1].accepted and not found[1].discarded]
+        return self._with(jobs, lambda found: self._accepted(*found))
 
-    def _accepted(self, worker: Worker, job: Any) -> None:
+    def _accepted(self, worker: Worker, job: Job) -> None:
         self.world.accept(worker, job)
         self._turn_maybe(worker)
 
     def _end(self) -> bool:
-        found = self._job("begun")
-        if found is None:
-            return False
-        worker, job = found
-        outcome = "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES)
-        self.world.end(worker, job, outcome)
-        if self._soon():
-            self._heard(worker, job)
-        return True
+        found = self._one(self._jobs("begun"))
+        if found is not None:
+            outcome = "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES)
+            self.world.end(found[0], found[1], outcome)
+            if self._soon():
+                self._heard(*found)
+        return found is not None
 
     def _hear_end(self) -> bool:
-        found = self._job("ended")
-        if found is None:
-            return False
-        self._heard(*found)
-        return True
+        return self._with(self._jobs("ended"), lambda found: self._heard(*found))
 
-    def _heard(self, worker: Worker, job: Any) -> None:
+    def _heard(self, worker: Worker, job: Job) -> None:
+        """Let a worker see the end of a job."""
         if not job.accepted and not job.discarded:
             self.world.accept(worker, job)
             if worker.dead or worker.blocked:  # it sees the end after that, in any thread
@@ -309,112 +281,81 @@ class Steps:
         self._turn_maybe(worker)
 
     def _ask(self) -> bool:
+        """Let a renewal, or its answer, arrive."""
         network = self.world.network
-        ask = self._one([ask for ask in network.asks if ask.carried_us or ask.worker not in network.cut_off])
-        if ask is None:
-            return False
-        if not ask.carried_us:
-            self.world.carry_ask(ask)
-        else:
-            ask.hear()
-        return True
+        asks = [ask for ask in network.asks if ask.carried_us or ask.worker not in network.cut_off]
+        return self._with(asks, lambda ask: ask.hear() if ask.carried_us else self.world.carry_ask(ask))
 
-    def _time(self) -> bool:
-        self.world.pass_time(self._one(_PASSES))
+    def _time(self, *passes: int) -> bool:
+        self.world.pass_time(self._one(passes or _PASSES))
         return True
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    def _lives(self) -> Any:
-        return self._one([worker for worker in self.world.workers if worker.doom is None])
+    @property
+    def _lives(self) -> list[Worker]:
+        return [worker for worker in self.world.workers if worker.doom is None]
 
     def _kill(self) -> bool:
-        worker = self._lives()
-        if worker is not None:
-            self.world.kill(worker)
-        return worker is not None
+        return self._with(self._lives, self.world.kill)
 
     def _doom(self) -> bool:
-        worker = self._lives()
-        if worker is not None:
-            self.world.kill(worker, self.rng.randint(1, 6))
-        return worker is not None
+        return self._with(self._lives, lambda worker: self.world.kill(worker, self.rng.randint(1, 6)))
 
     def _warm(self) -> bool:
-        worker = self._one([each for each in self.world.workers if not each.stopping and not each.blocked])
-        if worker is None:
-            return False
-        self.world.say("warm shutdown", worker)
-        self.world.act(worker, worker.close)
-        return True
+        worker = self._one(self._working)
+        if worker is not None:
+            self.world.say("warm shutdown", worker)
+            self.world.act(worker, worker.close)
+        return worker is not None
 
     def _cold(self) -> bool:
-        worker = self._one([each for each in self.world.workers if not each.stopping and not each.blocked])
-        if worker is None:
-            return False
-        self.world.cold(worker)
-        return True
+        return self._with(self._working, self.world.cold)
 
     def _lose_broker(self) -> bool:
-        worker = self._one(
-            [each for each in self.world.workers if each.channel and not each.stopping and not each.blocked]
-        )
-        if worker is None:
-            return False
-        self.world.lose_broker(worker)
-        self._turn_maybe(worker)
-        return True
+        worker = self._one(self._consuming)
+        if worker is not None:
+            self.world.lose_broker(worker)
+            self._turn_maybe(worker)
+        return worker is not None
 
     def _cut(self) -> bool:
         pipe = self._one([pipe for pipe in self.world.network.pipes if pipe.state == "open"])
-        if pipe is None:
-            return False
-        self.world.say("cut", pipe.worker, "hints" if pipe.listens else "calls")
-        pipe.cut(self.rng.randint(0, len(pipe.sent)))
-        return True
+        if pipe is not None:
+            self.world.say("cut", pipe.worker, "hints" if pipe.listens else "calls")
+            pipe.cut(self.rng.randint(0, len(pipe.sent)))
+        return pipe is not None
 
     def _cut_off(self) -> bool:
         worker = self._one(self.world.workers)
-        if worker is None:
-            return False
-        self.world.say("cut off", worker)
-        self.world.network.cut_off.add(worker)
-        return True
+        if worker is not None:
+            self.world.say("cut off", worker)
+            self.world.network.cut_off.add(worker)
+        return worker is not None
 
     def _stop_hearing(self) -> bool:
         """A moment in which nothing gets through: long enough for calls to be given up, or for a lease."""
-        self.world.pass_time(self._one((500_000, 1_100_000, 2_000_000)))
-        return True
+        return self._time(500_000, 1_100_000, 2_000_000)
 
-    def _heal(self) -> bool:
-        network = self.world.network
-        if not network.cut_off and not network.full and not self.world.results_away:
-            return False
-        network.cut_off.clear()
-        network.fill(full=False)
-        self.world.results_away = False
-        self.world.say("heal")
-        return True
+    def _long_time(self) -> bool:
+        return self._time(3_100_000, 4_500_000, 21_000_000)
 
     def _lose_ask(self) -> bool:
         ask = self._one(self.world.network.asks)
-        if ask is None:
-            return False
-        self.world.say("lose renewal", ask.worker)
-        ask.lose(carried=self.rng.random() < 0.5)
-        return True
+        if ask is not None:
+            self.world.say("lose renewal", ask.worker)
+            ask.lose(carried=self.rng.random() < 0.5)
+        return ask is not None
 
     def _stray(self) -> bool:
+        """Let a call arrive that was sent before its connection ended."""
         strays = self.world.network.strays
-        if not strays:
-            return False
-        which = int(self.rng.random() * len(strays))
-        self.world.say("stray")
-        worker, command = strays[which].popleft()
-        self.world.carry_stray(worker, command)
-        if not strays[which]:
-            del strays[which]
-        return True
+        found = self._one(strays)
+        if found is not None:
+            self.world.say("stray")
+            self.world.carry_stray(*found.popleft())
+            self.world.network.strays = [each for each in strays if each]
+        return found is not None
 
     def _flush_scripts(self) -> bool:
         self.world.say("script flush")
@@ -445,43 +386,27 @@ class Steps:
 
     def _strike(self) -> bool:
         early_us = self.world.clock.after(-FRESH)
-        held = [
-            each
-            for channel in self.world.broker.channels
-            for each in channel.unacked.values()
-            if each.at_us <= early_us and not channel.worker.knows_alone(each.tag)
-        ]
-        delivery = self._one(held)
-        if delivery is None:
-            return False
-        self.world.strike(delivery)
-        return True
+        held = [each for channel in self.world.broker.channels for each in channel.unacked.values()]
+        old = [each for each in held if each.at_us <= early_us and not each.channel.worker.knows_alone(each.tag)]
+        return self._with(old, self.world.strike)
 
     def _queues(self) -> bool:
-        worker = self._one(
-            [each for each in self.world.workers if each.channel and not each.stopping and not each.blocked]
-        )
-        if worker is None:
-            return False
-        queue = self._one(list(self.world.broker.queues))
-        self.world.change_queues(worker, queue)
-        self._turn_maybe(worker)
-        return True
+        worker = self._one(self._consuming)
+        if worker is not None:
+            self.world.change_queues(worker, self._one(list(self.world.broker.queues)))
+            self._turn_maybe(worker)
+        return worker is not None
 
     def _steer(self) -> bool:
-        kind = self.world.scene.kinds[self._one(self._kinds)]
-        if not kind.buckets:
+        buckets = self.world.scene.kinds[self._one(self._kinds)].buckets
+        if not buckets:
             return False
-        limit = self._one(kind.buckets)[0]
+        limit = self._one(buckets)[0]
         self.world.steer(limit, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume")))
         return True
 
     def _revoke(self) -> bool:
-        task_id = self._one([each.task_id for each in self.world.book.entries.values()])
-        if task_id is None:
-            return False
-        self.world.revoke(task_id)
-        return True
+        return self._with(list(self.world.book.entries), self.world.revoke)
 
     def _meddle(self) -> None:
         """Drop a task as an operator, or drain some; the operator may die before the report."""
@@ -493,18 +418,10 @@ class Steps:
         if world.drains and chance.random() < _DRAINED:
             world.drained(dies=chance.random() < _DIES)
 
-    def _long_time(self) -> bool:
-        self.world.pass_time(self._one((3_100_000, 4_500_000, 21_000_000)))
-        return True
-
     # -- repairs -------------------------------------------------------------------------------------------------------
 
     def _start(self) -> bool:
-        place = self._one([place for place in self.places if place.worker not in self.world.workers])
-        if place is None:
-            return False
-        self.fill(place)
-        return True
+        return self._with([place for place in self.places if place.worker not in self.world.workers], self.fill)
 
     def _reconnect(self) -> bool:
         worker = self._one([each for each in self.world.workers if each.channel is None and not each.stopping])
@@ -513,3 +430,10 @@ class Steps:
         self.world.connect_broker(worker, worker.queues)
         self._turn_maybe(worker)
         return True
+
+    def _heal(self) -> bool:
+        wrong = bool(self.world.network.cut_off or self.world.network.full or self.world.results_away)
+        if wrong:
+            self.world.heal()
+            self.world.say("heal")
+        return wrong

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.server import DEFECTS, Defect
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,11 +41,8 @@ def test_fewer_steps_are_the_beginning_of_more() -> None:
     assert more[: len(few)] == few
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"), [("caps", "cap: "), ("rates", "rate: "), ("ends", "ghost: "), ("locks", "lock left: ")]
-)
-def test_a_broken_rule_is_found(monkeypatch: pytest.MonkeyPatch, broken: str, said: str) -> None:
+@pytest.mark.parametrize("defect", [each for each in DEFECTS if each.said], ids=lambda defect: defect.name)
+def test_a_broken_rule_is_found(defect: Defect) -> None:
     """A gate that takes no notice of limits, say: the worlds must say so, or they would not notice anything."""
-    monkeypatch.setenv("SIMULATION_BREAKS", broken)
-    printed = simulate("--seeds", "60", "--jobs", "1", "--most", "1")
-    assert said in printed, printed
+    printed = simulate("--seeds", "60", "--jobs", "1", "--most", "1", "--defect", defect.name)
+    assert defect.said in printed, printed

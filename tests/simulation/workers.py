@@ -6,18 +6,15 @@ side of it is the least that its default strategy and our steps ask for.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.signals import task_revoked
@@ -30,13 +27,12 @@ from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
 from celery_throttle.control.removal import borrow as borrow_messages
 from celery_throttle.core.keys import Keys
-from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
 from celery_throttle.store.draining import Lent
 from celery_throttle.store.exchange_reply import Reply
-from celery_throttle.store.gate_script import ALONE, gate_text
+from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.scripts import Call, Script
+from celery_throttle.store.scripts import Call, pack
 from celery_throttle.tasks import publish
 from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
 from celery_throttle.worker.celery_side import remember, tasks
@@ -45,31 +41,24 @@ from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox
 from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
-from tests.simulation.network import CLOCK_KEYS, AskingClient, Network, Pipe
+from tests.simulation.network import AskingClient, Network, Pipe
 from tests.simulation.pool import Job, Pool
 from tests.simulation.scene import LEASE, PREFIX, ResultsAway
 
 __all__ = [
-    "CHANNEL",
     "FRESH",
-    "RECORDS",
-    "Here",
+    "HERE",
     "Operator",
     "Worker",
     "answers_to",
-    "installed",
-    "leftovers",
+    "install",
     "name_of",
     "reap_calls",
-    "script_texts",
     "store_told_of_success",
 ]
 
-CHANNEL = Keys(PREFIX).wake
 #: Seconds before which no visibility timeout strikes, in this world.
 FRESH = 0.05
-#: Where the store has tasks that hold or wait.
-RECORDS = Keys(PREFIX).key("records")
 
 
 class Here:
@@ -82,8 +71,8 @@ class Here:
         celery_says: whether Celery itself writes to the result backend now, not the gate.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
+        self.clock = Clock()
         self.worker: Worker | None = None
         self.network: Any = None
         self.errors: list[str] = []
@@ -100,34 +89,21 @@ class Here:
         self._numbers += 1
         return self._numbers
 
-    def heard_us(self) -> tuple[int, int]:
-        """Return when the reply was made that the worker reads now, for the first time and the last."""
-        return self.worker.last_heard_us if self.worker is not None else (self.clock.now_us, self.clock.now_us)
-
     @contextmanager
-    def saying(self, *, celery: bool) -> Iterator[None]:
-        """Set whether Celery or the gate writes to the result backend now."""
-        before, self.celery_says = self.celery_says, celery
+    def having(self, name: str, value: Any) -> Iterator[None]:
+        """Set an attribute for a while."""
+        before = getattr(self, name)
+        setattr(self, name, value)
         try:
             yield
         finally:
-            self.celery_says = before
+            setattr(self, name, before)
 
-    @contextmanager
-    def acting(self, worker: Worker) -> Iterator[None]:
-        before, self.worker = self.worker, worker
-        try:
-            yield
-        finally:
-            self.worker = before
+    def acting(self, worker: Worker) -> AbstractContextManager[None]:
+        return self.having("worker", worker)
 
 
-def script_texts() -> dict[str, str]:
-    """Return every script that was loaded so far, by its SHA1; grows as more are."""
-    return _texts
-
-
-_texts: dict[str, str] = {}
+HERE = Here()
 
 
 def name_of(command: bytes) -> str:
@@ -157,13 +133,10 @@ class _Run(runs.Run):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._number = _run_numbers()
+        self._number = HERE.number()
 
     def __hash__(self) -> int:
         return self._number
-
-
-_run_numbers: Callable[[], int]
 
 
 class _Permit(runs.Permit):
@@ -178,97 +151,63 @@ class _Permit(runs.Permit):
 
     def __init__(self, run: runs.Run) -> None:
         super().__init__(run)
-        self.granted_us, heard_us = _heard_us()
+        now_us = HERE.clock.now_us
+        self.granted_us, heard_us = HERE.worker.last_heard_us if HERE.worker else (now_us, now_us)
         self.safe_until_us = heard_us + round(LEASE * 1_000_000)
 
 
-_heard_us: Callable[[], tuple[int, int]]
-
-
-@contextmanager
-def installed(here: Here) -> Iterator[None]:
-    """Put the world in the place of clocks, threads, connections and signals."""
-    global _run_numbers, _heard_us
-    _run_numbers, _heard_us = here.number, here.heard_us
-    now = here.clock.monotonic
-    with ExitStack() as stack:
-        put = partial(_put, stack)
-        put(scripts, "gate_text", _with_given_time(gate_text))
-        Script.of_gate.cache_clear()
-        for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
-            put(module, "monotonic", now)
-        for module in (resuming, tasks):
-            put(module, "Run", _Run)
-        for module in (gate, resuming):
-            put(module, "Permit", _Permit)
-        put(admission, "_FRESH", FRESH)
-        put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
-        put(wiring, "Loop", partial(Loop, here.clock))
-        put(wiring, "greet", lambda app, settings, groups: None)
-        put(wiring, "worker_name", lambda node: f"{here.number():08x}")
-        put(wiring, "task_revoked", _OwnSignal(here))
-        put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
-        put(groups, "make_client", lambda url, keys: AskingClient(here.network, here.worker))
-        put(link, "threading", SimpleNamespace(Thread=partial(_Thread, here)))
-        put(clients, "Caller", partial(_Caller, here))
-        put(publish, "uuid", lambda: f"u{here.number()}")
-        stack.enter_context(_errors_noted(here))
-        yield
-    Script.of_gate.cache_clear()
-
-
-def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
-    stack.enter_context(mock.patch.object(where, name, new))
-
-
-_BROKEN = {
-    "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
-    "rates": ("start = math.max(start, ", "start = math.min(start, "),
-    "ends": ("if not record or record.nonce ~= nonce then return nil end", "if true then return nil end"),
-    "locks": ("rcall('HDEL', KEYS[13], identity)", ""),
-}
-
-
-def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
-    given = f"('MGET', '{CLOCK_KEYS[0]}', '{CLOCK_KEYS[1]}')"
-
-    def with_given_time(name: str) -> str:
-        text = gate_text(name).replace("('TIME')", given)
-        right, wrong = _BROKEN.get(os.environ.get("SIMULATION_BREAKS", ""), ("", ""))  # to see that it is noticed
-        assert name != ALONE or right in text, "there is nothing of this to break"
-        text = text.replace(right, wrong) if right else text
-        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        _texts[sha] = text
-        return text
-
-    return with_given_time
-
-
-def _new_pipe(here: Here, worker: Any) -> Pipe:
-    return Pipe(here.network, worker)
+@cache
+def install() -> None:
+    """Put the world in the place of clocks, threads, connections and signals of this process, for good."""
+    here = {
+        "Timekeeper": lambda: Timekeeper(HERE.clock),
+        "Loop": partial(Loop, HERE.clock),
+        "greet": lambda app, settings, groups: None,
+        "worker_name": lambda node: f"{HERE.number():08x}",
+        "task_revoked": _OwnSignal(),
+    }
+    for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
+        vars(module)["monotonic"] = HERE.clock.monotonic
+    for module in (resuming, tasks):
+        vars(module)["Run"] = _Run
+    for module in (gate, resuming):
+        vars(module)["Permit"] = _Permit
+    vars(admission)["_FRESH"] = FRESH
+    vars(wiring).update(here)
+    vars(groups)["connection_factory"] = lambda url, keys: partial(Pipe, HERE.network, HERE.worker)
+    vars(groups)["make_client"] = lambda url, keys: AskingClient(HERE.network, HERE.worker)
+    vars(link)["threading"] = SimpleNamespace(Thread=_Thread)
+    vars(clients)["Caller"] = _Caller
+    vars(publish)["uuid"] = lambda: f"u{HERE.number()}"
+    for name in ("celery", "kombu"):  # nothing is written while many seeds are played
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    ours = logging.getLogger("celery_throttle")
+    ours.addHandler(_Errors(logging.ERROR))
+    ours.setLevel(logging.ERROR)
+    ours.propagate = False
 
 
 class _Thread:
     """A thread that the world starts."""
 
-    def __init__(self, here: Here, target: Callable[[], None], **_: Any) -> None:
-        self._here, self._target = here, target
+    def __init__(self, target: Callable[[], None], **_: Any) -> None:
+        self._target = target
 
     def start(self) -> None:
-        if self._here.worker is not None:
-            self._here.worker.threads.append(self._target)
+        if HERE.worker is not None:
+            HERE.worker.threads.append(self._target)
 
 
 class _Caller:
     """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
 
-    def __init__(self, here: Here, url: str, keys: Any = None) -> None:  # noqa: ARG002
-        self._here = here
+    def __init__(self, url: str, keys: Any = None) -> None:
+        """All go to the same server."""
 
     def call(self, call: Call) -> Any:
-        reply = self._here.network.carry_out(call.packed())
+        reply = HERE.network.carry_out(call.packed())
         if isinstance(reply, NoScriptError):
-            reply = self._here.network.carry_out(scripts.pack(call.eval()))
+            reply = HERE.network.carry_out(pack(call.eval()))
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -277,52 +216,28 @@ class _Caller:
 class _OwnSignal:
     """The signal as one worker's process has it."""
 
-    def __init__(self, here: Here) -> None:
-        self._here = here
+    def __init__(self) -> None:
         task_revoked.connect(self._sent, weak=False, dispatch_uid="simulation")
 
     def connect(self, receiver: Any, **_: Any) -> None:
-        if self._here.worker is not None:
-            self._here.worker.revoked_receiver = receiver
+        if HERE.worker is not None:
+            HERE.worker.revoked_receiver = receiver
 
     def disconnect(self, receiver: Any, **_: Any) -> None:
         """It ends with the worker."""
 
     def _sent(self, **about: Any) -> None:
-        worker = self._here.worker
-        if worker is not None and worker.revoked_receiver is not None:
-            worker.revoked_receiver(**{name: value for name, value in about.items() if name != "signal"})
-
-
-@contextmanager
-def _errors_noted(here: Here) -> Iterator[None]:
-    """Errors that our code logs and survives are violations; nothing else is written while many seeds are played."""
-    handler = _Errors(here)
-    ours, theirs = logging.getLogger("celery_throttle"), [logging.getLogger(name) for name in ("celery", "kombu")]
-    before = ours.level, ours.propagate, [each.level for each in theirs]
-    ours.addHandler(handler)
-    ours.setLevel(logging.ERROR)
-    ours.propagate = False
-    for each in theirs:
-        each.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        ours.removeHandler(handler)
-        ours.level, ours.propagate = before[:2]
-        for each, level in zip(theirs, before[2], strict=True):
-            each.setLevel(level)
+        if HERE.worker is not None and HERE.worker.revoked_receiver is not None:
+            HERE.worker.revoked_receiver(**{name: value for name, value in about.items() if name != "signal"})
 
 
 class _Errors(logging.Handler):
-    def __init__(self, here: Here) -> None:
-        super().__init__(logging.ERROR)
-        self._here = here
+    """Errors that our code logs and survives are violations."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and not isinstance(record.exc_info[1], ResultsAway):
             text = f"{record.exc_info[1]!r}: {self.format(record)}"
-            self._here.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
+            HERE.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
 
 
 class _Strategies(dict[str, Any]):
@@ -345,7 +260,6 @@ class Worker:
     """One worker process.
 
     Args:
-        here: the world.
         name: its own.
         app: the Celery app.
         slots: of its pool.
@@ -365,15 +279,13 @@ class Worker:
         withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
 
-    def __init__(
-        self, here: Here, name: str, app: Any, slots: int, given: Callable[[Job], None], *, has_event_loop: bool
-    ) -> None:
-        self.here, self.name, self.app = here, name, app
+    def __init__(self, name: str, app: Any, slots: int, given: Callable[[Job], None], *, has_event_loop: bool) -> None:
+        self.name, self.app = name, app
         self.dead = self.stopping = self.finished = False
         self.doom: int | None = None
         self.threads: list[Callable[[], None]] = []
         self.revoked_receiver: Any = None
-        self.last_heard_us = here.clock.now_us, here.clock.now_us
+        self.last_heard_us = HERE.clock.now_us, HERE.clock.now_us
         self._answered_us: dict[int, int] = {}
         self.fiber: Fiber | None = None
         self.channel: Channel | None = None
@@ -386,8 +298,8 @@ class Worker:
         self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()
         self.beginning: set[Any] = set()
-        self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
-        with here.acting(self):
+        self.pool = Pool(slots, self, HERE.network.outside, given, has_event_loop=has_event_loop)
+        with HERE.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
             self._throttling: Any = wiring.Throttling(
                 SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
@@ -588,7 +500,7 @@ class Worker:
         consumer.qos = QoS(channel.basic_qos, channel.prefetch)
         consumer.strategies = _Strategies(consumer)
         consumer.task_consumer = _TaskConsumer(channel, routes)
-        with self.here.acting(self):
+        with HERE.acting(self):
             self._throttling.loop.call(self._throttling.connected, consumer)
         self._tell_prefetch()
 
@@ -599,7 +511,7 @@ class Worker:
 
     def disconnect(self) -> list[Job]:
         """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
-        with self.here.acting(self):
+        with HERE.acting(self):
             gone = self.pool.flush()
             for permit in (job.permit for job in gone if job.permit is not None):
                 self.forgotten.add(permit.holder.nonce)
@@ -611,28 +523,28 @@ class Worker:
 
     def receive(self, message: Any) -> None:
         """The consumer got a message."""
-        with self.here.acting(self):
+        with HERE.acting(self):
             strategy = self.consumer.strategies[message.headers["task"]]
-            with self.here.saying(celery=True):
+            with HERE.having("celery_says", True):
                 strategy(message, None, message.ack_log_error, message.reject_log_error, [])
         self._tell_prefetch()
 
     def _arrive(self, request: Any) -> None:
-        with self.here.saying(celery=False):
+        with HERE.having("celery_says", False):
             self._throttling.arrive(request)
 
     def change_queues(self, queue: str, *, add: bool) -> None:
         """Act as `add_consumer` and `cancel_consumer` do."""
-        with self.here.acting(self):
+        with HERE.acting(self):
             (self.consumer.add_task_queue if add else self.consumer.cancel_task_queue)(queue)
 
     def _do(self, function: Callable[..., None], *args: Any) -> None:
-        with self.here.acting(self):
+        with HERE.acting(self):
             function(*args)
         self._tell_prefetch()
 
     def _do_and_wait(self, function: Callable[[], None]) -> None:
-        with self.here.acting(self):
+        with HERE.acting(self):
             self.fiber = Fiber(function)
         self._tell_prefetch()
 
@@ -659,7 +571,7 @@ class Worker:
             self._do(callback)
 
     def run_timer(self) -> None:
-        with self.here.acting(self):
+        with HERE.acting(self):
             self.timekeeper.run()
 
     def run_thread(self) -> None:
@@ -667,7 +579,7 @@ class Worker:
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:
         """The pool calls back."""
-        with self.here.saying(celery=True):
+        with HERE.having("celery_says", True):
             self._do(says, *args)
 
     def close(self) -> None:
@@ -683,7 +595,7 @@ class Worker:
     def go_on(self) -> None:
         """Continue its main thread: the awaited reply is there."""
         if self.fiber is not None:
-            with self.here.acting(self):
+            with HERE.acting(self):
                 self.fiber.go_on()
 
 
@@ -818,18 +730,3 @@ def in_task(app: Any, request: dict[str, Any]) -> Iterator[None]:
 def reap_calls() -> list[bytes]:
     """Make the calls of the beat task."""
     return [Store(Keys(PREFIX), LEASE).reap(200).packed()]
-
-
-def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the store that should not stay when all work is done."""
-    stays = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
-    left = {}
-    for key, value in contents.items():
-        name = key.partition("}:")[2].split(":")[1]
-        # Declarations, changes, and counts, which end by the server's own clock.
-        if name in ("limits", "audit", "minutes", "quarters", "totals"):
-            continue
-        remains = [field for field, _ in value if field not in stays] if name == "meta" else value
-        if remains:
-            left[key] = remains
-    return left

@@ -14,19 +14,19 @@ from celery.worker import state
 
 from celery_throttle import LimitExceeded, RateLimited
 from tests.simulation.book import Attempt, Book, Run
-from tests.simulation.broker import Broker, Delivery, Letter
+from tests.simulation.broker import Broker, Channel, Delivery, Letter
 from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, check_told, overtaken
-from tests.simulation.network import Ask, Network, Pipe, Server
+from tests.simulation.network import Ask, Network, Pipe
 from tests.simulation.pool import Job, einfo, request_of
 from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene, letter
+from tests.simulation.server import Server
 from tests.simulation.workers import (
-    Here,
+    HERE,
     Operator,
     Worker,
     answers_to,
     in_task,
     name_of,
-    script_texts,
     store_told_of_success,
 )
 
@@ -59,19 +59,18 @@ class World:
 
     Args:
         seed: decides everything.
-        here: of this process.
         server: of this process, emptied.
         scene: the app.
         verbose: print what happens.
     """
 
-    def __init__(self, seed: int, here: Here, server: Server, scene: Scene, *, verbose: bool = False) -> None:
-        self.seed, self.here, self.scene, self.verbose = seed, here, scene, verbose
+    def __init__(self, seed: int, server: Server, scene: Scene, *, verbose: bool = False) -> None:
+        self.seed, self.scene, self.verbose = seed, scene, verbose
         self.rng = Random(f"simulation {seed}")
-        self.clock = here.clock
+        self.clock = HERE.clock
         self.clock.reset()
-        self.network = Network(server, self.clock, self.rng, script_texts(), self.outside)
-        here.reset(self.network)
+        self.network = Network(server, self.clock, self.rng, self.outside)
+        HERE.reset(self.network)
         self.broker = Broker(self.outside, self.acknowledged)
         self.book, self.caps = Book(), Caps(scene)
         self.workers: list[Worker] = []
@@ -92,7 +91,7 @@ class World:
         self._digest = hashlib.blake2b(digest_size=8)
         self._names = 0
         scene.app.told, scene.app.send, scene.app.revoke = self._told, self._sent, self._replaced
-        scene.app.ids = lambda: f"p{here.number()}"
+        scene.app.ids = lambda: f"p{HERE.number()}"
 
     # -- events, in words ----------------------------------------------------------------------------------------------
 
@@ -124,9 +123,9 @@ class World:
 
     def _told(self, task_id: str, what: str) -> None:
         """Celery, or the gate, reports that a task does not run, or how it failed."""
-        worker = self.here.worker
+        worker = HERE.worker
         self.outside(worker)
-        if self.results_away and worker is not None and not self.here.celery_says:
+        if self.results_away and worker is not None and not HERE.celery_says:
             self.say("not told", task_id, what)
             self._may_come_again(task_id)
             raise ResultsAway(f"cannot tell {task_id} {what}")
@@ -155,6 +154,12 @@ class World:
             entry.replaced = True
             for attempt in entry.attempts.values():
                 attempt.excuse("replaced")
+
+    def heal(self) -> None:
+        """Everything can be reached again."""
+        self.network.cut_off.clear()
+        self.network.fill(full=False)
+        self.results_away = False
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -197,7 +202,7 @@ class World:
     def start_worker(self, slots: int, queues: list[str], *, has_event_loop: bool) -> Worker:
         self._names += 1
         name = f"w{self._names}"
-        worker = Worker(self.here, name, self.scene.app, slots, self._given, has_event_loop=has_event_loop)
+        worker = Worker(name, self.scene.app, slots, self._given, has_event_loop=has_event_loop)
         self.workers.append(worker)
         self.say("start", worker, "slots", slots, *queues)
         self.connect_broker(worker, queues)
@@ -216,8 +221,8 @@ class World:
             what(*args)
         except Killed:
             self.bury(worker)
-        if self.here.errors:
-            raise Violation(f"error in {worker}: {self.here.errors[0]}")
+        if HERE.errors:
+            raise Violation(f"error in {worker}: {HERE.errors[0]}")
         self._check_overtaken()
         if not worker.dead and worker.quiet:
             worker.unsettled.clear()
@@ -319,8 +324,9 @@ class World:
             if job.run is not None:
                 self.book.lapse(job.run, "the pool forgot it with the broker connection")
 
-    def receive(self, worker: Worker, message: Any) -> None:
-        """A message arrives."""
+    def deliver(self, channel: Channel, queue: str) -> None:
+        """The oldest message of a queue arrives."""
+        worker, message = channel.worker, self.broker.deliver(channel, queue, self.clock.now_us)
         task_id = message.headers["id"]
         self.say("deliver", worker, task_id, message.headers["retries"], message.delivery_info["routing_key"])
         self.book.arrived.setdefault(task_id)
@@ -456,7 +462,7 @@ class World:
     # -- the pool ----------------------------------------------------------------------------------------------------
 
     def _given(self, job: Job) -> None:
-        worker = self.here.worker
+        worker = HERE.worker
         job.permit = worker.permit_of(request_of(job)) if worker is not None else None
         job.granted_us = job.permit.granted_us if job.permit else self.clock.now_us
         if self.prompt and job.task != CONCLUDE and self.scene.kinds[job.task].ordered:
@@ -589,13 +595,12 @@ class World:
         if worker not in self.workers:
             self._never_said(worker)
 
-    def hear(self, pipe: Pipe, count: int) -> bool:
+    def hear(self, pipe: Pipe, count: int) -> None:
         """Let a worker read so many replies."""
         worker = pipe.worker
         pipe.audible = min(count, len(pipe.replies))
         self.say("hear", worker, pipe.audible)
         self.act(worker, worker.hear, pipe)
-        return True
 
     def carry_ask(self, ask: Ask) -> None:
         """A renewal is carried out."""
