@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.explore.beside import Drift, replay_beside, walk_beside
-from tests.explore.gates import CannotReplay
+from tests.explore.gates import CannotReplay, Drift, replay_beside, walk_beside
 from tests.explore.search import replay, search
 from tests.explore.store import Server
 from tests.explore.worlds import CI_WORLDS, FAULTS, STEERING, make

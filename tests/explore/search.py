@@ -8,8 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from tests.explore.checks import check, check_at_rest, is_done
-from tests.explore.possible import possible
-from tests.explore.steps import begin, take
+from tests.explore.steps import begin, possible, take
 from tests.explore.store import Server
 from tests.explore.world import World
 from tests.explore.worlds import Config

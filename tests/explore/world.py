@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -262,6 +261,11 @@ class World:
         (reply,) = self.call(CALLS.declare(state.birth, self.config.limits.items()))
         state.birth = reply[0].decode()
 
+    @property
+    def next_copy(self) -> Copy | None:
+        """The message that the broker delivers next."""
+        return next((copy for copy in self.state.broker if copy.at < 0), None)
+
     def free_slots(self, place: int) -> int:
         worker = self.worker(place)
         taken = sum(run.state in ("running", "asking") for run in worker.runs.values())
@@ -321,10 +325,7 @@ class World:
 
     def key(self) -> str:
         """Return one text for all states that differ in names, places and times alone."""
-        orders: Sequence[tuple[int, int]] = ((0, 1),)
-        if self.config.symmetric:
-            one, two = (_signature(worker) for worker in self.state.workers)
-            orders = ((0, 1),) if one < two else ((1, 0),) if two < one else ((0, 1), (1, 0))
+        orders = [(0, 1), (1, 0)] if self.config.symmetric else [(0, 1)]
         known = self._calls()
         return min(canonical(self.state.content, self.state.now_us, self._model(order), known) for order in orders)
 
@@ -358,18 +359,6 @@ class World:
         for worker in self.alive:
             found.update(permit.told.nonce for permit in (*worker.permits.values(), *worker.spare.values()))
         return found
-
-
-def _signature(worker: Worker | None) -> tuple[Any, ...]:
-    if worker is None:
-        return ()
-    sent, say = worker.sent, worker.say
-    lists = (worker.permits, worker.spare, worker.passed, say.unacked, say.arrived)
-    runs = sorted((run.task, run.attempt, run.state, run.stored) for run in worker.runs.values())
-    call = (1 + sent.carried, sent.late) if sent else (0, 0)
-    events = (*(row.event for row in say.changed), *(why for why, *_ in say.gone))
-    counts = [*(len(each) for each in lists), *events]
-    return (worker.leaving, call, worker.offered, worker.renewal is None, sorted(worker.closed), counts, runs)
 
 
 def _text_of(worker: Worker | None, copies: dict[int, int]) -> str:

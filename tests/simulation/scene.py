@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
@@ -18,7 +18,19 @@ from celery_throttle import Limit, Throttled
 from celery_throttle.tasks.ours import CONCLUDE
 from tests.simulation.broker import Letter
 
-__all__ = ["CONCLUDE", "KEPT", "KINDS", "LEASE", "PREFIX", "Kind", "Results", "ResultsAway", "Scene", "make_scene"]
+__all__ = [
+    "CONCLUDE",
+    "KEPT",
+    "KINDS",
+    "LEASE",
+    "PREFIX",
+    "Kind",
+    "Results",
+    "ResultsAway",
+    "Scene",
+    "make_app",
+    "make_scene",
+]
 
 LEASE = 3.0
 #: In the environment: the broker keeps parked messages until a replica has them.
@@ -76,8 +88,7 @@ class App(Celery):
         return options["result_cls"](task_id)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One task.
 
     Attributes:
@@ -150,14 +161,19 @@ def letter(
     return Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key)
 
 
-def make_scene(rng: Random, *, fails: bool = False) -> Scene:
-    """Return one of many apps; with ``fails`` its tasks fail while the store is away."""
+def make_app(**settings: Any) -> App:
+    """Return an app without tasks."""
     app = App("sim", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
     app.conf.update(
         throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
-        worker_send_task_events=False,
+        worker_send_task_events=False, **settings,
     )  # fmt: skip
-    app.conf.throttle_on_store_error = "fail" if fails else "hold"
+    return app
+
+
+def make_scene(rng: Random, *, fails: bool = False) -> Scene:
+    """Return one of many apps; with ``fails`` its tasks fail while the store is away."""
+    app = make_app(throttle_on_store_error="fail" if fails else "hold")
     if KEPT in os.environ:
         app.conf.throttle_park_durability = "replicas"
     own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)

@@ -39,6 +39,7 @@ from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox
+from celery_throttle.worker.store_side.renewals import _PUT_BACK, _RENEWED
 from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
 from tests.simulation.network import AskingClient, Network, Pipe
@@ -121,9 +122,6 @@ def answers_to(command: bytes, reply: Any) -> dict[str, int]:
     said = json.loads(values[3 + int(values[2]) + 2])  # EVALSHA, script, keys, lease, the form, the request
     nonces = [each["nonce"] for each in said["held"]]
     return dict(zip(nonces, reply[0], strict=True))
-
-
-_RENEWED, _PUT_BACK = 1, 2
 
 
 class _Run(runs.Run):
@@ -339,6 +337,10 @@ class Worker:
     def timekeeper(self) -> Timekeeper:
         timekeeper: Timekeeper = self._throttling.timekeeper
         return timekeeper
+
+    @property
+    def pipes(self) -> list[Pipe]:
+        return [pipe for pipe in HERE.network.pipes if pipe.worker is self]
 
     @property
     def blocked(self) -> bool:

@@ -165,21 +165,21 @@ class World:
 
     def _sent(self, task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str) -> None:
         self.broker.publish(letter(self.routes, task_id, task, attempt, headers, body, queue))
-        self._published = task_id
+        self.published = task_id
 
     def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
         """Publish a call."""
         kind = self.scene.kinds[name]
         identity = f"{name}:{arguments[kind.identity]}" if kind.identity else ""
-        self._published = ""
+        self.published = ""
         try:
             result = self.scene.publish(name, arguments, queue, task_id=task_id)
         except LimitExceeded:
             self.say("publish", name, "refused")
             return
-        self.say("publish", name, arguments, queue, result.id, "" if self._published else "swallowed")
-        if self._published:
-            self.book.publish(self._published, name, arguments, identity, 0, self.clock.now_us)
+        self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
+        if self.published:
+            self.book.publish(self.published, name, arguments, identity, 0, self.clock.now_us)
 
     def _publish_again(self, run: Run) -> None:
         """The body raises Retry: it has published itself before."""
