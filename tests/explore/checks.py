@@ -84,7 +84,7 @@ def _knows(world: World, worker: Worker, nonce: str) -> bool:
     if sent and (sent.reply is None or any(grant.nonce == nonce for grant in sent.reply.grants)):
         # It may be answered with that, or is.
         return nonce.startswith(f"{worker.name}:{worker.call}.") or sent.reply is not None
-    if any(name == worker.name or nonce.encode() in packed for name, packed, _ in world.state.strays):
+    if any(name == worker.name or nonce.encode() in packed for name, packed in world.state.strays):
         return True
     return worker.leaving and sent is None
 
@@ -110,7 +110,7 @@ def _is_somewhere(world: World, task: str, store: Snapshot) -> bool:
         said = [row.task for row in worker.say.ended] + [row[1] for row in worker.say.gone if row[0] == "never"]
         if task in said or (worker.sent and task.encode() in worker.sent.packed):
             return True
-    return any(task.encode() in packed for _, packed, _ in world.state.strays)
+    return any(task.encode() in packed for _, packed in world.state.strays)
 
 
 def _is_at_broker_or_worker(world: World, task: str) -> bool:

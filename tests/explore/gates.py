@@ -41,7 +41,8 @@ def _scene_of(config: Config) -> Scene:
     permits = config.permits["gpu"]
     if not alike or first.needs not in ("", "1:gpu") or config.limits != {"gpu": str(permits)} or config.ticks:
         raise CannotReplay(f"{config.name}: only tasks that are alike, with one permit of one limit")
-    kind, options = Kind(_TASK, late=first.late), {}
+    kind = Kind(_TASK, late=first.late)
+    options: dict[str, Any] = {}
     if first.needs:
         kind, options = kind._replace(buckets=(("gpu", "", 1),)), {"limit": Limit("gpu", permits)}
     if dedup := first.dedup:

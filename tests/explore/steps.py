@@ -63,7 +63,7 @@ def _publish(world: World, task: int) -> None:
         return
     book.header = (claimed.claim, claimed.other if claimed.answer == TAKEN else "")
     world.put(task, 0, book.header)
-    if claimed.answer == REPLACED and claimed.other and config.heard:
+    if claimed.answer == REPLACED and claimed.other:
         _revoked(world, int(claimed.other[1:]))
 
 
@@ -130,11 +130,11 @@ def _cut(world: World, place: int, how: str) -> None:
 
 def _leave_stray(world: World, worker: Worker, how: str) -> None:
     if how == "stray" and worker.sent:
-        world.state.strays.append((worker.name, worker.sent.packed, worker.call))
+        world.state.strays.append((worker.name, worker.sent.packed))
 
 
 def _stray(world: World) -> None:
-    name, packed, _ = world.state.strays.pop()
+    name, packed = world.state.strays.pop()
     (raw,) = world.call(packed)
     if raw[0] != b"overtaken" and all(worker.name != name for worker in world.alive):
         _withdrawn_unheard(world, [task.decode() for task, _ in raw[_WITHDRAWN]])
@@ -341,7 +341,7 @@ def _at_worker(world: World, place: int, worker: Worker) -> Iterator[str]:
         if run.state == "running":
             yield f"end {place} {nonce} success"
             if not run.conclude:
-                outcomes = ("retry", "failure", *(("limited",) if world.task(run).needs else ()))
+                outcomes = ("retry", *(("limited",) if world.task(run).needs else ()))
                 yield from (f"end {place} {nonce} {outcome}" for outcome in outcomes if world.may(outcome))
     if sent is None:
         yield from _looking(world, place, worker)

@@ -181,7 +181,7 @@ class State:
         bodies: nonces of runs, each with its task, whether it has an identity, and the fencing token.
         lapsed: nonces of holders whose lease has ended.
         unlocked: nonces of runs whose lock was taken away, or may have been.
-        strays: calls that may still arrive: the sender of each, and its number.
+        strays: calls that may still arrive, each with its sender.
         most: of a bucket whose number was raised: the highest that holders may use.
     """
 
@@ -193,7 +193,7 @@ class State:
     bodies: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     lapsed: set[str] = field(default_factory=set)
     unlocked: set[str] = field(default_factory=set)
-    strays: list[tuple[str, bytes, int]] = field(default_factory=list)
+    strays: list[tuple[str, bytes]] = field(default_factory=list)
     budgets: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
     fence: int = 0
@@ -330,7 +330,7 @@ class World:
         return min(canonical(self.state.content, self.state.now_us, self._model(order), known) for order in orders)
 
     def _calls(self) -> dict[str, tuple[int, bool]]:
-        strays = {name for name, _, _ in self.state.strays}
+        strays = {name for name, _ in self.state.strays}
         found = {each.name: (each.call, each.sent is not None or each.name in strays) for each in self.alive}
         for name, packed in self.state.content.get("workers", {}).items():
             if name not in found:
@@ -346,7 +346,7 @@ class World:
         ]
         held = self._holders()
         rest = (
-            *(broker, [(name, packed) for name, packed, _ in state.strays]),
+            *(broker, state.strays),
             *(sorted(state.lapsed & held), sorted(state.unlocked & state.bodies.keys()), sorted(state.bodies.items())),
             *(sorted(state.budgets.items()), sorted(state.most.items()), state.steered, state.fence),
         )

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.fuzz.run import fuzz
+from tests.fuzz.play import fuzz
 from tests.fuzz.town import Town
 from tests.store.peek import check, peek
 

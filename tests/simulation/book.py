@@ -46,8 +46,7 @@ class Attempt:
         credit: how often more than once its body may begin.
         spare: the same, should the run that goes on now not come to a proper end.
         loose: deliveries that ended with the broker connection before they began: some may have been parked.
-        excused: why it need not run (again), "" if it must.
-        excuses: all reasons for that.
+        excuses: why it need not run (again), empty if it must.
         done: whether a run of it has come to an end that counts.
     """
 
@@ -57,23 +56,17 @@ class Attempt:
     credit: int = 0
     spare: int = 0
     loose: int = 0
-    excused: str = ""
-    excuses: set[str] = field(default_factory=set)
+    excuses: list[str] = field(default_factory=list)
     done: bool = False
     runs: list[Run] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
-
-    @property
-    def begun(self) -> int:
-        return len(self.runs)
 
     def may_begin_again(self, why: str) -> None:
         self.credit += 1
         self.why.append(why)
 
     def excuse(self, why: str) -> None:
-        self.excused = self.excused or why
-        self.excuses.add(why)
+        self.excuses.append(why)
 
     def __str__(self) -> str:
         return f"{self.entry.task}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
@@ -105,6 +98,14 @@ class Entry:
     def succeeded(self) -> bool:
         """Whether it has succeeded in a run that had lost its lease: a retry of the run beside it is needless."""
         return any(run.lapsed and run.heard and run.outcome == "success" for run in self.runs())
+
+    def excuse(self, why: str) -> None:
+        for attempt in self.attempts.values():
+            attempt.excuse(why)
+
+    def may_begin_again(self, why: str) -> None:
+        for attempt in self.attempts.values():
+            attempt.may_begin_again(why)
 
     def runs(self) -> list[Run]:
         return [run for attempt in self.attempts.values() for run in attempt.runs]
@@ -138,16 +139,6 @@ class Book:
 
     def all(self) -> list[Attempt]:
         return [attempt for entry in self.entries.values() for attempt in entry.attempts.values()]
-
-    @property
-    def order(self) -> list[Attempt]:
-        """First attempts that ran, as they arrived."""
-        return [self.entries[task_id].attempts[0] for task_id in self.arrived if self.entries[task_id].attempts[0].runs]
-
-    def newer(self, entry: Entry) -> list[Entry]:
-        """Return the calls of the same identity that were published later."""
-        later = [each for each in self.entries.values() if each.number > entry.number]
-        return [each for each in later if each.identity == entry.identity]
 
     def begin(self, run: Run) -> None:
         run.attempt.runs.append(run)

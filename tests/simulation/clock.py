@@ -124,14 +124,10 @@ class Loop:
     def remove_writer(self, writable: Any) -> None:
         """Ignored, because the network takes all bytes at once."""
 
-    def reattach(self) -> None:
-        """Everything is always attached."""
-
     def start(self) -> None:
-        """The world turns it."""
+        """Ignored, because the world turns it, and everything is always attached."""
 
-    def detach(self) -> None:
-        """Ignored, because the world turns it."""
+    reattach = detach = start
 
     def stop(self, seconds: float) -> None:  # noqa: ARG002 - it does not wait
         self.turn()
@@ -159,7 +155,7 @@ class Timekeeper:
         self._clock = clock
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self._fiber: Fiber | None = None
+        self._fiber = Fiber(lambda: None)
         self.stopped = False
 
     def start(self) -> None:
@@ -184,7 +180,7 @@ class Timekeeper:
     @property
     def next_us(self) -> int | None:
         """When it has something to do, if ever."""
-        if self._fiber is not None and self._fiber.waits:
+        if self._fiber.waits:
             return self._clock.now_us if self._fiber.can_go_on(self._clock.now_us) else self._fiber.until_us
         return self._due[0][0] if self._due else None
 
@@ -196,7 +192,7 @@ class Timekeeper:
 
     def run(self) -> None:
         """Do one thing that is due."""
-        if self._fiber is not None and self._fiber.waits:
+        if self._fiber.waits:
             self._fiber.go_on()
         else:
             self._fiber = Fiber(heapq.heappop(self._due)[2])

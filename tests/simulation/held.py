@@ -29,9 +29,9 @@ def check_ghosts(world: World) -> None:
             raise Violation(f"ghost: {task} is held by {worker}, which does not have it")
 
 
-def tasks_in_store(world: World) -> int:
-    """Return how many tasks hold or are parked."""
-    return sum("needs" in record for record in world.network.fields("records").values())
+def tasks_in_store(world: World) -> list[str]:
+    """Return the tasks that hold or are parked."""
+    return [task for task, record in world.network.fields("records").items() if "needs" in record]
 
 
 def check_no_lock(world: World) -> None:

@@ -1,18 +1,20 @@
 """The invariants of the design, as far as they are visible from outside of the store.
 
 The world notes exceptions as they happen: a run that may begin twice, or not at all (`Attempt.credit`,
-`Attempt.excused`, `Run.lapsed`). This module only compares.
+`Attempt.excuses`, `Run.lapsed`). This module only compares.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.simulation.book import Attempt, Book, Entry, Run
 from tests.simulation.scene import Kind, Scene
 
 __all__ = ["REVOKED", "Caps", "Violation", "check_begin", "check_pause", "check_told", "is_untold"]
 
+T = TypeVar("T")
 
 #: Why a task that was revoked need not run.
 REVOKED = "revoked"
@@ -52,31 +54,27 @@ class Caps:
         """
         if limit not in self.scene.starts:
             since_us -= _HEARD_US
-        said = [(0, self.scene.starts.get(limit)), *self.paces.get(limit, ())]
-        said = [(at_us, self.scene.starts.get(limit) if pace is None else pace) for at_us, pace in said]
-        first = max(at_us for at_us, _ in said if at_us < since_us or at_us == 0)
-        found = [pace for at_us, pace in said if at_us >= first]
-        if None in found:
-            return None
-        return max(pace[0] for pace in found if pace), max(pace[1] for pace in found if pace)
+        found = [pace or self.scene.starts.get(limit) for pace in _since(self.paces.get(limit, []), None, since_us)]
+        known = [pace for pace in found if pace is not None]
+        return (max(count for count, _ in known), max(burst for _, burst in known)) if known == found else None
 
     def highest(self, bucket: str, since_us: int) -> int | None:
         """Return the highest number since then, None for a limit without one."""
         limit = bucket.partition("[")[0]
         number = self.scene.permits[limit]
-        most = number
-        for at_us, permits in self.said.get(limit, ()):
-            if at_us < since_us:  # at the same time their order is open
-                most = permits
-            elif most is not None:
-                most = max(most, permits)
-        return most
+        return None if number is None else max(_since(self.said.get(limit, []), number, since_us))
+
+
+def _since(said: list[tuple[int, T]], usual: T, since_us: int) -> list[T]:
+    """Return what has been in force since then; at the same time the order is open."""
+    before = sum(at_us < since_us for at_us, _ in said)
+    return [usual, *(each for _, each in said)][before:]
 
 
 def check_begin(run: Run, kind: Kind, book: Book, caps: Caps) -> None:
     """A body begins (it is in the book already)."""
     attempt = run.attempt
-    if attempt.begun > 1 + attempt.credit:
+    if len(attempt.runs) > 1 + attempt.credit:
         raise Violation(f"ran twice: {attempt} on {run.worker} (allowed: {attempt.why or 'once'})")
     if kind.guarded and not run.lapsed:
         _check_id(run, book)
@@ -136,7 +134,8 @@ def _check_newest(run: Run) -> None:
 
 def check_told(entry: Entry, what: str, kind: Kind, book: Book) -> None:
     """Check that a replaced task has a newer call, where the newest is the last published."""
-    if kind.newest and "replaced" in what and not book.newer(entry):
+    newer = [each for each in book.entries.values() if each.identity == entry.identity and each.number > entry.number]
+    if kind.newest and "replaced" in what and not newer:
         raise Violation(f"newest: {entry.attempts[0]} is replaced, and no call is newer")
 
 
@@ -163,12 +162,12 @@ def check_end(book: Book) -> None:
 
 
 def is_missing(attempt: Attempt) -> bool:
-    return not (attempt.done or attempt.excused or attempt.entry.remembered or attempt.entry.succeeded)
+    return not (attempt.done or attempt.excuses or attempt.entry.remembered or attempt.entry.succeeded)
 
 
 def is_untold(attempt: Attempt) -> bool:
     """Return whether it was revoked, did not run, and no worker has reported so."""
-    return attempt.excuses == {REVOKED} and not attempt.runs and not attempt.entry.told
+    return set(attempt.excuses) == {REVOKED} and not attempt.runs and not attempt.entry.told
 
 
 _MOST_PLACES_OFF = 8
@@ -221,7 +220,8 @@ def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
     another may have workers with fewer slots than permits. The pool takes its time to begin its jobs.
     """
     given = {task_id: number for number, task_id in enumerate(book.given)}
-    runs = [attempt.runs[0] for attempt in book.order if scene.kinds[attempt.entry.task].ordered]
+    firsts = [book.entries[task_id].attempts[0] for task_id in book.arrived]
+    runs = [each.runs[0] for each in firsts if each.runs and scene.kinds[each.entry.task].ordered]
     for place, run in enumerate(runs):
         needs, queue = _needs(run), queue_of[run.attempt.entry.task]
         before = [

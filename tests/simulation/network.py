@@ -41,41 +41,34 @@ class Network:
         server: a real one.
         clock: gives the scripts their time.
         rng: decides how many bytes arrive after a connection broke.
-        outside: called by each message that a worker sends to the outside, with the worker's name.
     """
 
-    def __init__(self, server: Server, clock: Clock, rng: Random, outside: Callable[[Any], None]) -> None:
-        self._server, self._clock, self.rng, self.outside = server, clock, rng, outside
+    def __init__(self, server: Server, clock: Clock, rng: Random) -> None:
+        self._server, self.clock, self.rng = server, clock, rng
         self.pipes: list[Pipe] = []
         self.asks: list[Ask] = []
         self.strays: list[deque[tuple[Any, bytes]]] = []
         #: Workers that cannot reach the store.
         self.cut_off: set[Any] = set()
-        self._known: set[str] | None = None
+        #: The scripts that it knows after a SCRIPT FLUSH, None: all.
+        self.scripts: set[str] | None = None
         self._told_us = 0
         self.fill(full=False)
-
-    @property
-    def now_us(self) -> int:
-        return self._clock.now_us
-
-    def after(self, seconds: float) -> int:
-        return self._clock.after(seconds)
 
     def carry_out(self, command: bytes) -> Any:
         """Have the server do it."""
         head = command.split(b"\r\n", 5)
         if head[2] == b"WAIT":  # there is no replica: the world decides whether it would have been in time
             return int(self.rng.random() < _REPLICATED)
-        if self._known is not None and head[2] == b"EVAL":
+        if self.scripts is not None and head[2] == b"EVAL":
             text = command.split(b"\r\n", 4)[4][: int(head[3][1:])]
-            self._known.add(hashlib.sha1(text, usedforsecurity=False).hexdigest())
-        if self._known is not None and head[2] == b"EVALSHA" and head[4].decode() not in self._known:
+            self.scripts.add(hashlib.sha1(text, usedforsecurity=False).hexdigest())
+        if self.scripts is not None and head[2] == b"EVALSHA" and head[4].decode() not in self.scripts:
             return NoScriptError("NOSCRIPT No matching script.")
         return self._ask(command)
 
     def _ask(self, command: bytes) -> Any:
-        now_us = self._clock.now_us
+        now_us = self.clock.now_us
         if now_us != self._told_us:
             self._told_us, full = now_us, self.full
             if full:
@@ -92,7 +85,7 @@ class Network:
     def _tell(self, hints: list[bytes]) -> None:
         for pipe in self.pipes:
             if pipe.listens and pipe.state == "open":
-                pipe.replies.extend((self.now_us, [b"message", b"", hint]) for hint in hints)
+                pipe.replies.extend((self.clock.now_us, [b"message", b"", hint]) for hint in hints)
 
     def contents(self) -> dict[str, list[Any]]:
         """Return the content of the server, by key."""
@@ -115,15 +108,7 @@ class Network:
         }
 
     def end_lease(self, task: str) -> None:
-        self._server.ask("ZADD", Keys(PREFIX).key("leases"), "XX", self.now_us // 1000 - 1, task)
-
-    def lose_scripts(self) -> None:
-        """SCRIPT FLUSH."""
-        self._known = set()
-
-    def find_scripts(self) -> None:
-        """Everything is known again."""
-        self._known = None
+        self._server.ask("ZADD", Keys(PREFIX).key("leases"), "XX", self.clock.now_us // 1000 - 1, task)
 
     def fill(self, *, full: bool) -> None:
         """It has no memory left, or has some again."""
@@ -140,12 +125,9 @@ class Network:
     def lose_data(self) -> None:
         """Restarted, and empty."""
         self.flush_data()
-        self.lose_scripts()
+        self.scripts = set()
         for pipe in list(self.pipes):
             pipe.cut(0)
-        self.asks_lost()
-
-    def asks_lost(self) -> None:
         for ask in list(self.asks):
             ask.lose(carried=False)
 
@@ -187,7 +169,7 @@ class Pipe:
     # -- actions of the worker -- --------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        self.network.outside(self.worker)
+        self.worker.outside()
         if self.worker in self.network.cut_off:
             raise RedisConnectionError("no way")
         self.state = "open"
@@ -208,7 +190,7 @@ class Pipe:
         """It never waits."""
 
     def send(self, command: memoryview) -> int:
-        self.network.outside(self.worker)
+        self.worker.outside()
         if self.state == "closed":
             raise RedisConnectionError("closed")
         if self.state == "open":  # bytes that are written into a connection that is cut are lost, without an error
@@ -217,7 +199,7 @@ class Pipe:
 
     def can_read(self, timeout: float = 0) -> bool:
         if timeout:
-            until = self.network.after(timeout)
+            until = self.network.clock.after(timeout)
             wait(lambda: self.audible > 0 or self.state != "open", until)
         return self.audible > 0 or self.state == "cut"
 
@@ -239,14 +221,14 @@ class Pipe:
         command = self.sent.popleft()
         if command.startswith(_SUBSCRIBE):
             self.listens = True
-            self.replies.append((self.network.now_us, [b"subscribe", b"", 1]))
+            self.replies.append((self.network.clock.now_us, [b"subscribe", b"", 1]))
         elif command.startswith(_PING):
-            self.replies.append((self.network.now_us, [b"pong", b""]))
+            self.replies.append((self.network.clock.now_us, [b"pong", b""]))
         else:
             reply = self.network.carry_out(command)
-            self.worker.answered(self.network.now_us, command, reply)
+            self.worker.answered(self.network.clock.now_us, command, reply)
             if self.state == "open":
-                self.replies.append((self.network.now_us, reply))
+                self.replies.append((self.network.clock.now_us, reply))
         return command
 
     def cut(self, arrives: int) -> None:
@@ -264,13 +246,12 @@ class Ask:
 
     def __init__(self, network: Network, worker: Any, command: bytes) -> None:
         self.network, self.worker, self.command = network, worker, command
-        self.built_us = network.now_us
         self.carried_us = 0
         self.done = False
         self.reply: Any = None
 
     def carry(self) -> None:
-        self.carried_us = self.network.now_us
+        self.carried_us = self.network.clock.now_us
         self.reply = self.network.carry_out(self.command)
 
     def hear(self) -> None:
@@ -300,10 +281,10 @@ class AskingClient:
 
     def execute_command(self, *arguments: Any) -> Any:
         """Wait for the reply."""
-        self._network.outside(self._worker)
+        self._worker.outside()
         ask = Ask(self._network, self._worker, pack(arguments))
         self._network.asks.append(ask)
-        wait(lambda: ask.done, self._network.after(_TIMEOUT))
+        wait(lambda: ask.done, self._network.clock.after(_TIMEOUT))
         if not ask.done:
             ask.lose(carried=True)
             raise RedisTimeoutError("no answer in time")

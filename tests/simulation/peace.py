@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.calls import Store
 from tests.simulation.book import Entry
 from tests.simulation.held import check_empty, check_ghosts, check_no_lock, tasks_in_store
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
-from tests.simulation.scene import LEASE
+from tests.simulation.scene import LEASE, PREFIX
 from tests.simulation.steps import Steps
-from tests.simulation.workers import Worker, reap_calls
+from tests.simulation.workers import Worker
 
 __all__ = ["last_questions", "peace"]
 
@@ -39,16 +43,9 @@ def peace(steps: Steps) -> None:
             worker.queues = list(place.queues)
         for queue in sorted(set(place.queues) - set(worker.queues)):
             world.change_queues(worker, queue)
-    deadline = world.clock.after(_LONGEST)
-    _settle(steps)
-    check_ghosts(world)
-    while not _is_over(steps):
-        if world.clock.now_us > deadline:
-            check_end(world.book)
-            raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
-        _pass(steps)
-        _settle(steps)
-        check_ghosts(world)
+    if not _live_on(steps, lambda: not _what_is_left(steps)):
+        check_end(world.book)
+        raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
 
 
 def last_questions(steps: Steps) -> None:
@@ -71,14 +68,11 @@ def last_questions(steps: Steps) -> None:
         world.caps.pace(limit, None, world.clock.now_us)
     for worker in list(world.workers):
         world.act(worker, worker.close)
-    _settle(steps)
-    while world.workers:
-        _pass(steps)
-        _settle(steps)
+    _live_on(steps, lambda: not world.workers)
     world.pass_time(2 * 86_400_000_000)
-    world.network.find_scripts()
-    for call in reap_calls() * 2:
-        world.network.carry_out(call)
+    world.network.scripts = None
+    for _ in range(2):
+        world.network.carry_out(Store(Keys(PREFIX), LEASE).reap(200).packed())
     check_empty(world)
 
 
@@ -98,36 +92,35 @@ def _probe(steps: Steps) -> None:
             raise Violation(f"still locked: {identity}")
         if task_id in book.entries:
             probes.append((task_id, may_run, must_run))
-    deadline = world.clock.after(_LONGEST)
-    _settle(steps)
-    while not _is_over(steps) and world.clock.now_us < deadline:
-        _pass(steps)
-        _settle(steps)
-    _linger(steps)
+    _live_on(steps, lambda: not _what_is_left(steps))
+    _live_on(steps, lambda: False, LEASE + 1)  # leases end that no worker renews
     for task_id, may_run, must_run in probes:
         _judge(book.entries[task_id], may_run=may_run, must_run=must_run)
 
 
-def _linger(steps: Steps) -> None:
-    """Let leases end that no worker renews."""
-    late = steps.world.clock.after(LEASE + 1)
-    while steps.world.clock.now_us < late:
-        _pass(steps)
-        _settle(steps)
-
-
 def _judge(probe: Entry, *, may_run: bool, must_run: bool) -> None:
     if must_run and not probe.runs():
-        what = probe.attempts[0].excused or "without a report"
+        what = ", ".join(probe.attempts[0].excuses) or "without a report"
         raise Violation(f"swallowed: {probe.task} with nothing to remember, {probe.identity}: {what}")
     if probe.runs() and not may_run:
         raise Violation(f"forgotten: {probe.identity} has succeeded and ran again")
+
+
+def _live_on(steps: Steps, is_over: Callable[[], bool], seconds: float = _LONGEST) -> bool:
+    """Let the world go on until this is so, for so long at most; return whether it is so."""
+    deadline = steps.world.clock.after(seconds)
+    _settle(steps)
+    while not is_over() and steps.world.clock.now_us <= deadline:
+        _pass(steps)
+        _settle(steps)
+    return is_over()
 
 
 def _settle(steps: Steps) -> None:
     """Everything that can happen at once."""
     for _ in range(_MOST_ROUNDS):
         if not _round(steps):
+            check_ghosts(steps.world)
             return
     raise Violation("it never comes to rest")
 
@@ -143,30 +136,18 @@ def _round(steps: Steps) -> bool:
         busy = steps._stray()
     for worker in list(world.workers):
         busy = _worker(steps, worker) or busy
-    for pipe in list(network.pipes):
-        while pipe.sent:
-            world.carry(pipe)
-            busy = True
-        if pipe.replies or pipe.state == "cut":
-            steps._hear_on(pipe, len(pipe.replies))
-            busy = True
-    while network.asks and not all(ask.done for ask in network.asks):
+    busy = steps.get_through() or busy
+    while network.asks:
         busy = steps._ask()
     return busy
 
 
 def _worker(steps: Steps, worker: Worker) -> bool:
-    world, busy = steps.world, False
+    busy = False
     if worker.stopping or worker.blocked:
         busy = steps._go_on()
     elif worker.channel is None:
-        world.connect_broker(worker, worker.queues)
-        busy = True
-    while worker.threads and not worker.dead:
-        world.act(worker, worker.run_thread)
-        busy = True
-    if not worker.dead and worker.loop.wanted:
-        world.act(worker, worker.turn)
+        steps.world.connect_broker(worker, worker.queues)
         busy = True
     if not worker.dead:
         busy = _deliver(steps, worker) or busy
@@ -212,30 +193,15 @@ def _pass(steps: Steps) -> None:
                 break
 
 
-def _is_over(steps: Steps) -> bool:
-    world = steps.world
-    broker = world.broker
-    return not (
-        any(map(is_missing, world.book.all()))
-        or any(map(is_untold, world.book.all()))
-        or world.book.running
-        or broker.invisible
-        or any(broker.queues.values())
-        or any(channel.unacked for channel in broker.channels)
-        or not all(worker.quiet for worker in world.workers)
-        or tasks_in_store(world)
-    )
-
-
-def _what_is_left(steps: Steps) -> str:
+def _what_is_left(steps: Steps) -> dict[str, list[str]]:
     world, broker = steps.world, steps.world.broker
+    unacknowledged = [each.letter for channel in broker.channels for each in channel.unacked.values()]
     left = {
-        "unacknowledged": [
-            str(each.letter.task_id) for channel in broker.channels for each in channel.unacked.values()
-        ],
-        "in queues": [letter.task_id for queue in broker.queues.values() for letter in queue],
+        "missing": [str(each) for each in world.book.all() if is_missing(each) or is_untold(each)],
         "running": [str(run.attempt) for run in world.book.running],
-        "in the store": [tasks_in_store(world)],
+        "unacknowledged": [each.task_id for each in unacknowledged],
+        "in queues": [letter.task_id for letter in broker.all() if letter not in unacknowledged],
         "not quiet": [str(worker) for worker in world.workers if not worker.quiet],
+        "in the store": tasks_in_store(world),
     }
-    return ", ".join(f"{name} {what}" for name, what in left.items() if what)
+    return {name: what for name, what in left.items() if what}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -15,7 +19,7 @@ from celery_throttle.store.scripts import Argument, Script, pack
 from tests.simulation.scene import PREFIX
 from tests.support.resp import Push, RespConnection
 
-__all__ = ["CLOCK_KEYS", "DEFECTS", "Defect", "Server", "serving"]
+__all__ = ["CLOCK_KEYS", "DEFECTS", "Defect", "Server", "output_of", "serving"]
 
 #: Where the scripts find the time, instead of TIME.
 CLOCK_KEYS = ("sim:s", "sim:us")
@@ -158,3 +162,12 @@ def _scripts(defect: Defect | None) -> Iterator[None]:
 def _forget_texts() -> None:
     for cached in (gate_script._text_of_several, gate_script.shared_functions, gate_script._constants, Script.of_gate):
         cached.cache_clear()
+
+
+def output_of(module: str, *options: str) -> str:
+    """Return the output of a module that runs in a process of its own: 0 or 1 ends it well."""
+    command = [sys.executable, "-m", module, *options]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env=os.environ | {"CI": "1"})
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout.strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any
 from tests.simulation.broker import Channel
 from tests.simulation.network import Pipe
 from tests.simulation.pool import Job
-from tests.simulation.scene import KINDS
 from tests.simulation.workers import FRESH, Worker
 from tests.simulation.world import OUTCOMES, World
 
@@ -83,8 +81,7 @@ class Steps:
         world.routes = dict(_TOPIC)
         world.broker.queues = {queue: deque() for queue in queues}
         kinds = list(world.scene.kinds)
-        chosen = list(filter(None, os.environ.get(KINDS, "").split(",")))
-        self._kinds = chosen or rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
+        self._kinds = rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
         world.queue_of = {kind: rng.choice(queues) for kind in kinds}
         self.places = [
             _Place(rng.randint(1, 3), rng.sample(queues, min(len(queues), rng.randint(1, 2))), rng.random() < 0.7)
@@ -111,24 +108,27 @@ class Steps:
                 break
         else:
             self._time()
-        while self.prompt and self._get_through():
+        while self.prompt and self.get_through():
             pass
 
-    def _get_through(self) -> bool:
-        """Let all pending messages arrive."""
+    def get_through(self) -> bool:
+        """Let all pending messages arrive, and loops turn; return whether there was anything to do."""
         world, busy = self.world, False
-        for worker in world.workers:
-            while worker.threads:
+        for worker in list(world.workers):
+            while worker.threads and not worker.dead:
                 world.act(worker, worker.run_thread)
-            if worker.loop.wanted:
+                busy = True
+            if worker.loop.wanted and not worker.dead:
                 world.act(worker, worker.turn)
                 busy = True
         for pipe in list(world.network.pipes):
             while pipe.sent:
                 world.carry(pipe)
-            if pipe.replies:
+                busy = True
+            if pipe.replies or pipe.state == "cut":
                 world.hear(pipe, len(pipe.replies))
-                world.act(pipe.worker, pipe.worker.turn)
+                if not pipe.worker.dead:
+                    world.act(pipe.worker, pipe.worker.turn)
                 busy = True
         return busy
 
@@ -234,7 +234,7 @@ class Steps:
     def _go_on(self) -> bool:
         """Let a worker whose main thread waited go on, or one that stops leave."""
         now = self.world.clock.now_us
-        waited = [worker for worker in self.world.workers if worker.can_go_on(now)]
+        waited = [worker for worker in self.world.workers if worker.fiber.can_go_on(now)]
         return self._with(waited, lambda worker: self.world.act(worker, worker.go_on)) or self._leave()
 
     def _leave(self) -> bool:
@@ -359,7 +359,7 @@ class Steps:
 
     def _flush_scripts(self) -> bool:
         self.world.say("script flush")
-        self.world.network.lose_scripts()
+        self.world.network.scripts = set()
         return True
 
     def _lose_data(self) -> bool:

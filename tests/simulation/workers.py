@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.signals import task_revoked
@@ -26,8 +27,6 @@ from redis.exceptions import NoScriptError
 from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
 from celery_throttle.control.removal import borrow as borrow_messages
-from celery_throttle.core.keys import Keys
-from celery_throttle.store.calls import Store
 from celery_throttle.store.draining import Lent
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE
@@ -44,17 +43,17 @@ from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
 from tests.simulation.network import AskingClient, Network, Pipe
 from tests.simulation.pool import Job, Pool
-from tests.simulation.scene import LEASE, PREFIX, ResultsAway
+from tests.simulation.scene import LEASE, ResultsAway
 
 __all__ = [
     "FRESH",
     "HERE",
+    "Killed",
     "Operator",
     "Worker",
     "answers_to",
     "install",
     "name_of",
-    "reap_calls",
     "store_told_of_success",
 ]
 
@@ -238,6 +237,10 @@ class _Errors(logging.Handler):
             HERE.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
 
 
+class Killed(BaseException):
+    """A worker was killed at its next message."""
+
+
 class _Strategies(dict[str, Any]):
     """Made when they are wanted."""
 
@@ -285,7 +288,7 @@ class Worker:
         self.revoked_receiver: Any = None
         self.last_heard_us = HERE.clock.now_us, HERE.clock.now_us
         self._answered_us: dict[int, int] = {}
-        self.fiber: Fiber | None = None
+        self.fiber = Fiber(lambda: None)
         self.channel: Channel | None = None
         self.queues: list[str] = []
         self.consumed: set[str] = set()
@@ -296,12 +299,14 @@ class Worker:
         self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()
         self.beginning: set[Any] = set()
-        self.pool = Pool(slots, self, HERE.network.outside, given, has_event_loop=has_event_loop)
+        self.pool = Pool(slots, self, given, has_event_loop=has_event_loop)
         with HERE.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
-            self._throttling: Any = wiring.Throttling(
-                SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
-            )
+            worker = SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
+            self._throttling = cast("Any", wiring.Throttling(worker))
+            self.gate: Any = self._throttling.gate
+            self.loop: Loop = self._throttling.loop
+            self.timekeeper: Timekeeper = self._throttling.timekeeper
             running = self.gate.running
             self._tell_begun, running.report_begun = running.report_begun, self._begins
             self.consumer = self._consumer()
@@ -311,32 +316,24 @@ class Worker:
         return self.name
 
     def _consumer(self) -> Any:
-        consumer = _Consumer(
-            change_queues=self._queues_become,
-            app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
-            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True, task_buckets={},
+        return _Consumer(
+            worker=self, app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
+            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True,
+            task_buckets=defaultdict(lambda: None),
             on_task_request=self._arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
             controller=SimpleNamespace(state=state), qos=None, task_consumer=None, strategies=None,
         )  # fmt: skip
-        consumer.task_buckets = _NoBuckets()
-        return consumer
 
     def _later(self, delay: float, function: Callable[[], None]) -> None:
         self.timekeeper.later(delay, lambda: self.loop.post(function))
 
-    def _queues_become(self, change: Callable[[list[str], str], None], queue: str) -> None:
-        if self.channel is not None:
-            change(self.channel.queues, queue)
-
-    @property
-    def loop(self) -> Loop:
-        loop: Loop = self._throttling.loop
-        return loop
-
-    @property
-    def timekeeper(self) -> Timekeeper:
-        timekeeper: Timekeeper = self._throttling.timekeeper
-        return timekeeper
+    def outside(self) -> None:
+        """It is about to send something to the outside."""
+        if self.doom is not None:
+            self.doom -= 1
+            if self.doom < 0:
+                self.dead = True
+                raise Killed
 
     @property
     def pipes(self) -> list[Pipe]:
@@ -345,28 +342,17 @@ class Worker:
     @property
     def blocked(self) -> bool:
         """Whether its main thread waits for the store; its loop turns in another one then."""
-        return self.fiber is not None and self.fiber.waits
-
-    def can_go_on(self, now_us: int) -> bool:
-        """Whether its main thread waits no longer."""
-        return self.fiber is not None and self.fiber.can_go_on(now_us)
+        return self.fiber.waits
 
     @property
     def quiet(self) -> bool:
-        """Return whether the store has all its rows."""
-        if self.loop.posted or self.blocked:
-            return False
-        return not self.gate.held.count(State.SAVING) and all(
-            calls.link.up and calls.idle for calls in self.gate.groups
-        )
-
-    @property
-    def gate(self) -> Any:
-        return self._throttling.gate
+        """Whether the store has all its rows, and it has read all replies."""
+        up = all(calls.link.up for calls in self.gate.groups)
+        return up and self.reported and not (self.loop.posted or self.blocked or self.saving)
 
     @property
     def reported(self) -> bool:
-        """Return whether the store has everything."""
+        """Whether the store has everything."""
         return all(calls.idle for calls in self.gate.groups)
 
     @property
@@ -384,7 +370,7 @@ class Worker:
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
         return (
             f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed._buckets)}, "
-            f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
+            f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}"
         )
 
     @property
@@ -400,22 +386,10 @@ class Worker:
             run.request.id for run in gate.held.waiting if self.free_slots <= 0 and not gate._closed.keep_waiting(run)
         ]
 
-    @property
-    def told_begun(self) -> list[tuple[str, int]]:
+    def about_to_begin(self, *, or_going_back: bool) -> list[tuple[str, int]]:
         """Return the runs that it reports to the store before the pool runs them in the main process."""
-        return self._named({*self._reported_begun, *self.beginning})
-
-    @property
-    def about_to_begin(self) -> list[tuple[str, int]]:
-        """The same, without those that go back in line."""
-        return self._named(self._reported_begun)
-
-    @property
-    def _reported_begun(self) -> set[Any]:
-        return {run for run in (*self.gate._admission._granted, *self.gate.running.runs) if run.reported_begun}
-
-    @staticmethod
-    def _named(runs: set[Any]) -> list[tuple[str, int]]:
+        runs = {run for run in (*self.gate._admission._granted, *self.gate.running.runs) if run.reported_begun}
+        runs |= self.beginning if or_going_back else set()
         return sorted((run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in runs)
 
     def begin_to_act(self) -> None:
@@ -443,11 +417,11 @@ class Worker:
         held = [permit for calls in self.gate.groups for permit in calls.held.values()]
         return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in held)
 
-    def knows_alone(self, tag: int) -> bool:
+    def knows_alone(self, tag: str | None) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.exchange.changed if each.to]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._changed if each.to]
-        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
+        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == tag]
         return any(run.permit and (run.permit.holder.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
@@ -596,9 +570,8 @@ class Worker:
 
     def go_on(self) -> None:
         """Continue its main thread: the awaited reply is there."""
-        if self.fiber is not None:
-            with HERE.acting(self):
-                self.fiber.go_on()
+        with HERE.acting(self):
+            self.fiber.go_on()
 
 
 # Values in a reply of exchange.lua: the number of the call comes first; `unread` is found where grants are read.
@@ -610,34 +583,15 @@ def _is_exchanged(reply: Any) -> bool:
     return type(reply) is list and len(reply) == _ANSWERS and type(reply[_WITHDRAWN]) is list
 
 
-def _unsaid(calls: Any) -> str:
-    box = calls.outbox
-    counts = {
-        name: len(getattr(box, name))
-        for name in ("arrived", "_changed", "_gone", "_acknowledging", "_unacked", "_spare", "_passed")
-    }
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return (
-        f"up {calls.link.up}, call {calls.number}, under way {calls._under_way is not None}, paused {calls.paused}, "
-        f"hungry {calls.hungry}, holds {[permit.holder.task for permit in calls.held.values()]}, {said or 'all said'}"
-    )
-
-
 class _Consumer(SimpleNamespace):
     """Methods, since our steps wrap them on the object."""
 
     def add_task_queue(self, queue: str) -> None:
-        self.change_queues(list.append, queue)
-        if self.task_consumer is not None:
-            self.task_consumer.consume(queue)
+        self.worker.channel.queues.append(queue)
+        self.task_consumer.consume(queue)
 
     def cancel_task_queue(self, queue: str) -> None:
-        self.change_queues(list.remove, queue)
-
-
-class _NoBuckets(dict[str, Any]):
-    def __missing__(self, name: str) -> None:
-        return None
+        self.worker.channel.queues.remove(queue)
 
 
 class _TaskConsumer:
@@ -705,30 +659,20 @@ class Operator:
             client.ask(client.store.give_up(identity, task_id, ""))
 
 
-def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
-    """Send the child's report of a success."""
-    task = app.tasks.get(request["task"])
-    if task is not None:
-        task.push_request(**request)
-        try:
-            remember._succeeded(sender=task)
-        finally:
-            task.pop_request()
-
-
 @contextmanager
-def in_task(app: Any, request: dict[str, Any]) -> Iterator[None]:
+def in_task(app: Any, request: dict[str, Any]) -> Iterator[Any]:
     """As the body of this task, in its child."""
     task = app.tasks[request["task"]]
     _task_stack.push(task)
     task.push_request(**{**request, "called_directly": False})
     try:
-        yield
+        yield task
     finally:
         task.pop_request()
         _task_stack.pop()
 
 
-def reap_calls() -> list[bytes]:
-    """Make the calls of the beat task."""
-    return [Store(Keys(PREFIX), LEASE).reap(200).packed()]
+def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
+    """Send the child's report of a success."""
+    with in_task(app, request) as task:
+        remember._succeeded(sender=task)

@@ -18,10 +18,11 @@ from tests.simulation.broker import Broker, Channel, Delivery, Letter
 from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, check_told, overtaken
 from tests.simulation.network import Ask, Network, Pipe
 from tests.simulation.pool import Job, einfo, request_of
-from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene, letter
+from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene
 from tests.simulation.server import Server
 from tests.simulation.workers import (
     HERE,
+    Killed,
     Operator,
     Worker,
     answers_to,
@@ -30,7 +31,7 @@ from tests.simulation.workers import (
     store_told_of_success,
 )
 
-__all__ = ["OUTCOMES", "Killed", "World"]
+__all__ = ["OUTCOMES", "World"]
 
 OUTCOMES = ("success", "failure", "retry", "ignore", "reject", "requeue", "limited", "lost")
 _ERRORS: dict[str, BaseException] = {
@@ -50,10 +51,6 @@ _VISIBILITY = 20.0
 _HEARD = 0.7
 
 
-class Killed(BaseException):
-    """A worker was killed at its next message."""
-
-
 class World:
     """One seed's world.
 
@@ -69,9 +66,9 @@ class World:
         self.rng = Random(f"simulation {seed}")
         self.clock = HERE.clock
         self.clock.reset()
-        self.network = Network(server, self.clock, self.rng, self.outside)
+        self.network = Network(server, self.clock, self.rng)
         HERE.reset(self.network)
-        self.broker = Broker(self.outside, self.acknowledged)
+        self.broker = Broker(self.acknowledged)
         self.book, self.caps = Book(), Caps(scene)
         self.workers: list[Worker] = []
         self.operator = Operator(scene.app)
@@ -106,31 +103,17 @@ class World:
         """Of everything that happened so far."""
         return self._digest.hexdigest()
 
-    def outside(self, worker: Worker | None) -> None:
-        """A worker is about to say something to the outside."""
-        if worker is not None and worker.doom is not None:
-            worker.doom -= 1
-            if worker.doom < 0:
-                worker.dead = True
-                raise Killed
-
-    def _may_come_again(self, task_id: str) -> None:
-        """A task that is acknowledged late keeps its message if its failure cannot be stored, as in Celery."""
-        entry = self.book.entries.get(task_id)
-        if entry is not None and self.scene.kinds[entry.task].late:
-            for attempt in entry.attempts.values():
-                attempt.may_begin_again("its failure could not be stored")
-
     def _told(self, task_id: str, what: str) -> None:
         """Celery, or the gate, reports that a task does not run, or how it failed."""
-        worker = HERE.worker
-        self.outside(worker)
+        worker, entry = HERE.worker, self.book.entries.get(task_id)
+        if worker is not None:
+            worker.outside()
         if self.results_away and worker is not None and not HERE.celery_says:
             self.say("not told", task_id, what)
-            self._may_come_again(task_id)
+            if entry is not None and self.scene.kinds[entry.task].late:
+                entry.may_begin_again("its failure could not be stored, so its message stays, as in Celery")
             raise ResultsAway(f"cannot tell {task_id} {what}")
         self.say("told", task_id, what)
-        entry = self.book.entries.get(task_id)
         if entry is None:
             return
         if worker is not None:
@@ -138,8 +121,7 @@ class World:
         if what in _SAID_INSTEAD or "revoked" in what:
             check_told(entry, what, self.scene.kinds[entry.task], self.book)
             entry.told = True
-            for attempt in entry.attempts.values():
-                attempt.excuse(what)
+            entry.excuse(what)
             if worker is not None:
                 worker.withdrawn.discard(task_id)
 
@@ -152,8 +134,7 @@ class World:
             state.revoked.add(task_id)
         if heard and entry is not None:
             entry.replaced = True
-            for attempt in entry.attempts.values():
-                attempt.excuse("replaced")
+            entry.excuse("replaced")
 
     def heal(self) -> None:
         """Everything can be reached again."""
@@ -164,7 +145,9 @@ class World:
     # -- publishing --------------------------------------------------------------------------------------------------
 
     def _sent(self, task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str) -> None:
-        self.broker.publish(letter(self.routes, task_id, task, attempt, headers, body, queue))
+        exchange, key = self.routes.get(queue, ("", queue))
+        properties = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
+        self.broker.publish(Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key))
         self.published = task_id
 
     def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
@@ -248,39 +231,43 @@ class World:
     def bury(self, worker: Worker) -> None:
         """Collect the messages and runs of a killed worker."""
         self.say("killed", worker)
-        self.workers.remove(worker)
-        worker.dead, worker.doom = True, -1
-        self.network.gone(worker)
         unsettled = list(worker.unsettled)
         for run in unsettled:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
             if not self.scene.kinds[run.attempt.entry.task].late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
-        self._lose_only_copies(worker)
         worker.unsettled.clear()
-        self._unlock(worker)
-        self._never_said(worker)
-        self._end_as_they_begin(worker.told_begun)
+        self._gone(worker)
+        self._end_as_they_begin(worker, or_going_back=True)
         for job in worker.pool.jobs:
             self._die_with(job)
-        if worker.channel is not None:
-            visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
-            for delivery in self.broker.disconnect(worker.channel, visible):
-                attempt = self._attempt_of(delivery)
-                runs = [run for run in attempt.runs if run.from_broker == delivery.tag]
-                attempt.loose += not runs
-                if any(run.outcome == "limited" and run.heard and run not in unsettled for run in runs):
-                    attempt.may_begin_again("its worker was killed before it could store the failure")
+        for delivery in self._disconnect(worker):
+            attempt = self._attempt(delivery.letter)
+            runs = [run for run in attempt.runs if run.from_broker == delivery.tag]
+            attempt.loose += not runs
+            if any(run.outcome == "limited" and run.heard and run not in unsettled for run in runs):
+                attempt.may_begin_again("its worker was killed before it could store the failure")
 
-    def _unlock(self, worker: Worker) -> None:
-        """Celery acknowledged a revoked or failed task before the store got its end: as if the lock's ttl were over."""
+    def _gone(self, worker: Worker) -> None:
+        worker.dead, worker.doom = True, -1
+        self.workers.remove(worker)
+        self.network.gone(worker)
+        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
+            self.book.attempt(task_id, number).excuse("its worker ended before it could store it again")
+        # Celery acknowledged a revoked or failed task before the store got its end: as if the lock's ttl were over.
         self.unlock(worker.over_here)
+        self._never_said(worker)
+
+    def _disconnect(self, worker: Worker) -> list[Delivery]:
+        """End its connection to the broker; return the messages that come back, at once or later."""
+        if worker.channel is None:
+            return []
+        return self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)]))
 
     def _never_said(self, worker: Worker) -> None:
         """The store took these out of their lines for a worker that is gone."""
         for task_id in worker.withdrawn:
-            for attempt in self.book.entries[task_id].attempts.values():
-                attempt.excuse("its worker was gone before it said that it was revoked")
+            self.book.entries[task_id].excuse("its worker was gone before it said that it was revoked")
 
     def unlock(self, task_ids: Iterable[str]) -> None:
         """As an operator may."""
@@ -305,16 +292,12 @@ class World:
     def lose_broker(self, worker: Worker) -> None:
         """The connection to the broker ends."""
         self.say("lose broker", worker)
-        channel = worker.channel
-        if channel is None:
-            return
-        visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
-        back = self.broker.disconnect(channel, visible)
+        back = self._disconnect(worker)
         self.act(worker, self._flush, worker)
         given = {self._tag_of(job) for job in worker.pool.jobs if not job.discarded}
         for delivery in back:
             if delivery.tag in given:  # sent to a child, and will begin
-                self._attempt_of(delivery).may_begin_again("the broker connection was lost")
+                self._attempt(delivery.letter).may_begin_again("the broker connection was lost")
                 delivery.letter.copies += 1
             else:
                 self._comes_again(delivery, "the broker connection was lost")
@@ -333,15 +316,12 @@ class World:
         self.act(worker, worker.receive, message)
 
     def _comes_again(self, delivery: Delivery, why: str) -> None:
-        attempt = self._attempt_of(delivery)
+        attempt = self._attempt(delivery.letter)
         if any(run.from_broker == delivery.tag for run in attempt.runs):
             attempt.may_begin_again(why)
             delivery.letter.copies += 1
         else:
             attempt.loose += 1
-
-    def _attempt_of(self, delivery: Delivery) -> Attempt:
-        return self._attempt(delivery.letter)
 
     def _attempt(self, letter: Letter) -> Attempt:
         return self.book.attempt(letter.task_id, letter.attempt)
@@ -349,14 +329,14 @@ class World:
     def strike(self, delivery: Delivery) -> None:
         """The visibility timeout strikes: the message comes a second time, while its worker has it."""
         self.say("strike", delivery.letter.task_id)
-        attempt = self._attempt_of(delivery)
+        attempt = self._attempt(delivery.letter)
         attempt.may_begin_again("the visibility timeout was over")
         delivery.letter.copies += 1
         self.broker.strike(delivery)
 
     def acknowledged(self, delivery: Delivery) -> None:
         """The broker has one less."""
-        letter, attempt = delivery.letter, self._attempt_of(delivery)
+        letter, attempt = delivery.letter, self._attempt(delivery.letter)
         self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
         began = any(run.from_broker == delivery.tag for run in attempt.runs)
         beside = any(
@@ -386,30 +366,20 @@ class World:
             raise Violation(f"{worker} ends too early: {worker.inside()}")
         for run in unheard:
             run.attempt.may_begin_again("its worker stopped while the store was out of reach")
-        self._lose_only_copies(worker)
-        worker.dead, worker.doom = True, -1
-        self.workers.remove(worker)
-        self.network.gone(worker)
-        self._unlock(worker)
-        self._never_said(worker)
-        if worker.channel is not None:
-            for delivery in self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)])):
-                self._comes_again(delivery, "its worker stopped")
-
-    def _lose_only_copies(self, worker: Worker) -> None:
-        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
-            self.book.attempt(task_id, number).excuse("its worker ended before it could store it again")
+        self._gone(worker)
+        for delivery in self._disconnect(worker):
+            self._comes_again(delivery, "its worker stopped")
 
     def cold(self, worker: Worker) -> None:
         """SIGQUIT: the running tasks are given up."""
         self.say("cold shutdown", worker)
-        self._end_as_they_begin(worker.about_to_begin)
+        self._end_as_they_begin(worker, or_going_back=False)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
             self._give_up(worker, job)
 
-    def _end_as_they_begin(self, runs: list[tuple[str, int]]) -> None:
-        for task_id, number in runs:
+    def _end_as_they_begin(self, worker: Worker, *, or_going_back: bool) -> None:
+        for task_id, number in worker.about_to_begin(or_going_back=or_going_back):
             self.book.attempt(task_id, number).excuse("its worker ended as it began, and it is acknowledged early")
 
     def _give_up(self, worker: Worker, job: Job) -> None:
@@ -511,13 +481,13 @@ class World:
         entry = self.book.entries[first]
         if name not in self.scene.kinds:
             raise Violation(f"{job.task_id} is given the outcome of {name}, which is no task")
-        if not any(each.excused or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
+        if not any(each.excuses or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
             raise Violation(f"{job.task_id} is given the outcome of {first}, which has none")
         self.book.attempt(job.task_id, job.request["retries"] or 0).excuse("concluded")
 
-    def _tag_of(self, job: Job) -> int | None:
+    def _tag_of(self, job: Job) -> str | None:
         message = request_of(job).message
-        return int(message.delivery_tag) if message.channel is not None else None
+        return str(message.delivery_tag) if message.channel is not None else None
 
     def accept(self, worker: Worker, job: Job) -> None:
         """Report a start to the worker."""
@@ -702,5 +672,4 @@ class World:
     def revoke(self, task_id: str) -> None:
         self.say("revoke", task_id)
         state.revoked.add(task_id)
-        for attempt in self.book.entries[task_id].attempts.values():
-            attempt.excuse(REVOKED)
+        self.book.entries[task_id].excuse(REVOKED)
