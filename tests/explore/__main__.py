@@ -25,7 +25,6 @@ def main() -> int:
     )
     parser.add_argument("--world", action="append", help="its name, see worlds.py; any number; else those of CI")
     parser.add_argument("--states", type=int, default=20_000, help="at most, of each")
-    parser.add_argument("--seconds", type=float, default=1e9, help="at most, for each")
     parser.add_argument("--trace", help="replay these steps, with ';' between")
     parser.add_argument("--gates", action="store_true", help="with --trace: through the simulation's real gates, too")
     parser.add_argument("--walks", type=int, help="take so many random walks through model and real gates instead")
@@ -50,7 +49,7 @@ def _wrong(name: str, server: Server, options: argparse.Namespace) -> bool:
             return True
         _say(f"{name}: well")
         return False
-    searched = search(config, server, most=options.states, seconds=options.seconds)
+    searched = search(config, server, most=options.states)
     _say(searched)
     for found in searched.found.values():
         _say(f"  {found}\n  python -m tests.explore --world {name} --trace '{'; '.join(found.trace)}'")

@@ -18,11 +18,7 @@ _DAY_US = 86_400_000_000
 
 
 def check(world: World) -> None:
-    """Check the invariants of every state.
-
-    Raises:
-        Violation: it does not.
-    """
+    """Check the invariants of every state."""
     store = _snapshot(world)
     _check_indexes(world, store)
     _check_caps(world, store)
@@ -144,11 +140,7 @@ def _tasks_left(world: World) -> list[str]:
 
 
 def check_at_rest(world: World) -> None:
-    """All is done: each task has ended, and nothing is kept, whether its time is over or not.
-
-    Raises:
-        Violation: it is not so.
-    """
+    """All is done: each task has ended, and nothing is kept, whether its time is over or not."""
     if not is_done(world):
         waits = _tasks_left(world)
         raise Violation(f"waits for ever: {waits or [f't{copy.task}' for copy in world.state.broker]}")
@@ -259,7 +251,8 @@ def check_order(world: World, before: Content, granted: list[str]) -> None:
             continue
         for other, waits in now.items():
             waited = was.get(other)
-            if waited is None or not record["needs"] or not _alike(record, waits) or not _runs(record):
+            alike = record["needs"] == waits["needs"] and record["queue"] == waits["queue"]
+            if waited is None or not record["needs"] or not alike or not _runs(record):
                 continue
             parked = "nonce" not in waits and "nonce" not in waited and _runs(waits) and _runs(waited)
             if parked and (record["ticket"] == 0 or waits["ticket"] < record["ticket"]):
@@ -269,10 +262,6 @@ def check_order(world: World, before: Content, granted: list[str]) -> None:
 def _records(content: Content) -> dict[str, dict[str, Any]]:
     found = {task: json.loads(packed) for task, packed in content.get("records", {}).items()}
     return {task: record for task, record in found.items() if "needs" in record}
-
-
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return bool(one["needs"] == other["needs"] and one["queue"] == other["queue"])
 
 
 def _runs(record: dict[str, Any]) -> bool:

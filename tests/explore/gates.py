@@ -13,7 +13,6 @@ from typing import Any
 from celery_throttle import Limit
 from tests.explore.steps import begin, parts_of, possible, take
 from tests.explore.store import Server as Scripts
-from tests.explore.world import Worker as ModelWorker
 from tests.explore.world import World as Model
 from tests.explore.worlds import Config
 from tests.simulation.clock import Fiber
@@ -41,14 +40,12 @@ def _scene_of(config: Config) -> Scene:
     permits = config.permits["gpu"]
     if not alike or first.needs not in ("", "1:gpu") or config.limits != {"gpu": str(permits)} or config.ticks:
         raise CannotReplay(f"{config.name}: only tasks that are alike, with one permit of one limit")
-    kind = Kind(_TASK, late=first.late)
+    kind = Kind(_TASK, (Limit("gpu", permits),) if first.needs else (), late=first.late)
     options: dict[str, Any] = {}
-    if first.needs:
-        kind, options = kind._replace(buckets=(("gpu", "", 1),)), {"limit": Limit("gpu", permits)}
     if dedup := first.dedup:
         kind = kind._replace(identity="n", remember=dedup.remember)
-        options |= {"on_conflict": dedup.on_conflict, "lock_until": dedup.lock_until, "lock_ttl": dedup.lock_ttl}
-    scene = Scene(make_app(), {"gpu": permits}, {})
+        options = {"on_conflict": dedup.on_conflict, "lock_until": dedup.lock_until, "lock_ttl": dedup.lock_ttl}
+    scene = Scene(make_app())
     scene.add(kind, **options)
     scene.app.finalize()
     return scene
@@ -70,11 +67,7 @@ class _Gates:
                 self._publish(number)
 
     def take(self, step: str, model: Model) -> None:
-        """Let this happen; ``model`` is as it was before that.
-
-        Raises:
-            CannotReplay: it is not among what can be replayed.
-        """
+        """Let this happen; ``model`` is as it was before that."""
         what, *rest = parts_of(step)
         if what == "visible":
             (copy,) = [copy for copy in model.state.broker if copy.number == rest[0]]
@@ -101,13 +94,13 @@ class _Gates:
         worker.gate.running._passes_on = self.config.passes_on
         for calls in worker.gate.groups:
             calls.hungry, calls.freed = hungry, 0
-        self.world.act(worker, worker.turn)
+        self.world.act(worker, worker.loop.turn)
 
     def _start(self, place: int) -> Worker:
         worker = self.world.start_worker(self.config.slots[place], [_QUEUE], has_event_loop=True)
         while worker.threads or any(pipe.sent or pipe.replies for pipe in worker.pipes):
             while worker.threads:
-                self.world.act(worker, worker.run_thread)
+                self.world.act(worker, worker.threads.pop(0))
             self._turn(worker)
             for pipe in worker.pipes:
                 while pipe.sent:
@@ -122,7 +115,7 @@ class _Gates:
         if task.by_name:
             app = world.scene.app
             app.send_task(_TASK, kwargs=arguments, task_id=task_id, queue=_QUEUE, result_cls=app.AsyncResult)
-            world.book.publish(task_id, _TASK, arguments, f"{_TASK}:1", 0, world.clock.now_us)
+            world.book.publish(task_id, world.scene.kinds[_TASK], arguments, 0)
         else:  # a caller that names a task awaits it
             world.publish(_TASK, arguments, _QUEUE, task_id if task.dedup is None or task.awaited else None)
             task_id = world.published or task_id
@@ -159,15 +152,15 @@ class _Gates:
         self._turn(worker)
         for job in worker.pool.jobs:
             if job.state == "sent":
-                self.world.begin(worker, job)
-                self.world.accept(worker, job)
+                self.world.begin(job)
+                self.world.accept(job)
         self._turn(worker)
 
     def _end(self, place: int, task: int, outcome: str) -> None:
         worker = self._at[place]
         (job,) = [job for job in worker.pool.jobs if job.task_id == self._ids[task] and job.state == "begun"]
-        self.world.end(worker, job, outcome)
-        self.world.hear_end(worker, job)
+        self.world.end(job, outcome)
+        self.world.hear_end(job)
         self._turn(worker)
 
     def _look(self, place: int) -> None:
@@ -219,14 +212,14 @@ class _Gates:
     def _lapse(self, task: str) -> None:
         task_id = self._ids[int(task[1:])]
         self.world.network.end_lease(task_id)
-        for run in [run for run in self.world.book.running if run.attempt.entry.task_id == task_id]:
+        for run in [run for run in self.world.book.running if run.entry.task_id == task_id]:
             self.world.book.lapse(run, "its lease was lost")
 
     def _renew(self, place: int) -> None:
         worker = self._at[place]
-        leases: Any = worker._throttling._leases
+        leases: Any = worker.throttling._leases
         with HERE.acting(worker):
-            self._renewing[place] = Fiber(partial(leases.renew, worker._throttling.groups[0]))
+            self._renewing[place] = Fiber(partial(leases.renew, worker.throttling.groups[0]))
 
     def _renewal(self, place: int) -> None:
         worker, fiber = self._at[place], self._renewing.pop(place)
@@ -245,13 +238,7 @@ class _Gates:
 
 
 def replay_beside(config: Config, server: Scripts, trace: tuple[str, ...]) -> None:
-    """Take the model and real gates through these steps.
-
-    Raises:
-        Drift: other tasks run in them.
-        CannotReplay: one of the steps is not taken with real gates.
-        AssertionError: the model, or real gates, do what they must not.
-    """
+    """Take the model and real gates through these steps."""
     model = Model(config, server)
     begin(model)
     with serving(Server) as own:
@@ -261,21 +248,14 @@ def replay_beside(config: Config, server: Scripts, trace: tuple[str, ...]) -> No
             gates.take(step, model)
             if step != "rest":
                 take(model, step)
-            modelled = [_running(worker) for worker in model.state.workers]
+            runs = [worker.runs.values() if worker else () for worker in model.state.workers]
+            modelled = [sorted(run.task_id for run in each if run.state == "running") for each in runs]
             if modelled != gates.running():
                 raise Drift(f"after step {number}, {step}: real gates run {gates.running()}, the model {modelled}")
 
 
-def _running(worker: ModelWorker | None) -> list[str]:
-    return sorted(run.task_id for run in worker.runs.values() if run.state == "running") if worker else []
-
-
 def walk_beside(config: Config, server: Scripts, seed: int, most: int = 30) -> bool:
-    """Take both through steps that a seed chooses; whether all of them could be taken with real gates.
-
-    Raises:
-        Drift: as above, with the steps.
-    """
+    """Take both through steps that a seed chooses; whether all of them could be taken with real gates."""
     rng = Random(seed)
     steps: list[str] = []
     model = Model(config, server)

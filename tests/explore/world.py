@@ -12,8 +12,7 @@ from celery_throttle.core.sites import Sites
 from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.scripts import Call
-from tests.explore.canonical import canonical
-from tests.explore.store import CALLS, Content, Server
+from tests.explore.store import CALLS, Content, Server, canonical
 from tests.explore.worlds import IDENTITY, Config, Task
 
 __all__ = ["Book", "Copy", "Message", "Permit", "Run", "Sent", "Worker", "World", "number_of"]

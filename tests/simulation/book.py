@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.pool import Job
+from tests.simulation.scene import Kind
+
 __all__ = ["Attempt", "Book", "Entry", "Run"]
 
 
@@ -21,17 +24,22 @@ class Run:
     """
 
     attempt: Attempt
-    worker: Any
-    job: Any
-    began_us: int
-    granted_us: int
+    job: Job
     safe_until_us: int
     buckets: tuple[tuple[str, int], ...]
-    from_broker: Any = None
+    from_broker: str | None = None
     lapsed: bool = False
     outcome: str = ""
     ended_us: int = 0
     heard: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        return self.attempt.entry
+
+    @property
+    def worker(self) -> Any:
+        return self.job.worker
 
     @property
     def runs(self) -> bool:
@@ -52,7 +60,6 @@ class Attempt:
 
     entry: Entry
     number: int
-    published_us: int
     credit: int = 0
     spare: int = 0
     loose: int = 0
@@ -60,6 +67,15 @@ class Attempt:
     done: bool = False
     runs: list[Run] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> Kind:
+        return self.entry.kind
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The task id, and how many retries came before."""
+        return self.entry.task_id, self.number
 
     def may_begin_again(self, why: str) -> None:
         self.credit += 1
@@ -69,7 +85,7 @@ class Attempt:
         self.excuses.append(why)
 
     def __str__(self) -> str:
-        return f"{self.entry.task}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
+        return f"{self.kind.name}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
 
 
 @dataclass(eq=False)
@@ -84,15 +100,18 @@ class Entry:
     """
 
     task_id: str
-    task: str
+    kind: Kind
     arguments: dict[str, Any]
-    identity: str
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
     told: bool = False
     replaced: bool = False
     remembered: bool = False
     overtaken: int = 0
+
+    @property
+    def identity(self) -> str:
+        return f"{self.kind.name}:{self.arguments[self.kind.identity]}" if self.kind.identity else ""
 
     @property
     def succeeded(self) -> bool:
@@ -126,13 +145,9 @@ class Book:
         #: When permits of a limit with a rate were granted (us), and how many starts each was.
         self.starts: dict[str, list[tuple[int, int]]] = {}
 
-    def publish(
-        self, task_id: str, task: str, arguments: dict[str, Any], identity: str, attempt: int, now: int
-    ) -> None:
-        entry = self.entries.get(task_id)
-        if entry is None:
-            entry = self.entries[task_id] = Entry(task_id, task, arguments, identity, len(self.entries))
-        entry.attempts[attempt] = Attempt(entry, attempt, now)
+    def publish(self, task_id: str, kind: Kind, arguments: dict[str, Any], number: int) -> None:
+        entry = self.entries.setdefault(task_id, Entry(task_id, kind, arguments, len(self.entries)))
+        entry.attempts[number] = Attempt(entry, number)
 
     def attempt(self, task_id: str, number: int) -> Attempt:
         return self.entries[task_id].attempts[number]

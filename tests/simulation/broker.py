@@ -21,9 +21,6 @@ def tag_of(queue: str) -> str:
 class Letter:
     """A published message."""
 
-    task_id: str
-    task: str
-    attempt: int
     headers: dict[str, Any]
     properties: dict[str, Any]
     body: str
@@ -32,6 +29,15 @@ class Letter:
     routing_key: str = ""
     redelivered: bool = False
     copies: int = 0
+
+    @property
+    def task_id(self) -> str:
+        return str(self.headers["id"])
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The task id, and how many retries came before."""
+        return self.task_id, self.headers.get("retries") or 0
 
 
 @dataclass(eq=False)
@@ -79,11 +85,7 @@ class Channel:
 
 
 class Broker:
-    """All queues.
-
-    Args:
-        acknowledged: called with each delivery that was acknowledged.
-    """
+    """All queues."""
 
     def __init__(self, acknowledged: Callable[[Delivery], None]) -> None:
         self.acknowledged = acknowledged

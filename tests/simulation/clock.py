@@ -45,11 +45,7 @@ def wait(ready: Callable[[], bool], until_us: int) -> None:
 
 
 class Fiber:
-    """Code that may `wait`, begun at once.
-
-    Args:
-        function: the code to run.
-    """
+    """Code that may `wait`, begun at once."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._greenlet = greenlet(function)

@@ -35,13 +35,7 @@ _READS: dict[bytes, Callable[[bytes], tuple[Argument, ...]]] = {
 
 
 class Network:
-    """All connections of all workers to one server.
-
-    Args:
-        server: a real one.
-        clock: gives the scripts their time.
-        rng: decides how many bytes arrive after a connection broke.
-    """
+    """All connections of all workers to one server."""
 
     def __init__(self, server: Server, clock: Clock, rng: Random) -> None:
         self._server, self.clock, self.rng = server, clock, rng
@@ -77,15 +71,11 @@ class Network:
             if full:
                 self.fill(full=True)
         (reply,) = self._server.carry_out(command)
-        if self._server.pushed:
-            self._tell(self._server.pushed)
-            self._server.pushed.clear()
-        return reply
-
-    def _tell(self, hints: list[bytes]) -> None:
-        for pipe in self.pipes:
+        hints, self._server.pushed = self._server.pushed, []
+        for pipe in self.pipes if hints else ():
             if pipe.listens and pipe.state == "open":
-                pipe.replies.extend((self.clock.now_us, [b"message", b"", hint]) for hint in hints)
+                pipe.replies.extend((now_us, [b"message", b"", hint]) for hint in hints)
+        return reply
 
     def contents(self) -> dict[str, list[Any]]:
         """Return the content of the server, by key."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -39,7 +38,7 @@ class Job:
         discarded: whether the pool forgot it, because the broker connection was lost.
     """
 
-    number: int
+    worker: Any
     task: str
     task_id: str
     request: dict[str, Any]
@@ -95,14 +94,13 @@ class Pool:
         self.num_processes, self._worker, self._given = size, worker, given
         self._pool: Any = _WithEventLoop() if has_event_loop else None
         self._has_event_loop = self.uses_semaphore = has_event_loop
-        self._numbers = itertools.count(1)
         self.jobs: list[Job] = []
 
     def apply_async(self, _target: Any, args: Any, **options: Any) -> Job:
         self._worker.outside()
         task, task_id, request, *_ = args
         callbacks = options["accept_callback"], options["callback"], options["error_callback"]
-        job = Job(next(self._numbers), task, task_id, request, *callbacks)
+        job = Job(self._worker, task, task_id, request, *callbacks)
         self.jobs.append(job)
         self._given(job)
         return job

@@ -43,11 +43,7 @@ class Defect:
 
     @property
     def file(self) -> str:
-        """The file with that line.
-
-        Raises:
-            ValueError: it is not in exactly one.
-        """
+        """The file with that line."""
         names = [f"{folder}/{name}" for folder in ("gate/shared", "gate") for name in gate_script._names(folder)]
         found = [name for name in names if self.right in gate_script._read(name)]
         if len(found) != 1:

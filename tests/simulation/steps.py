@@ -48,12 +48,7 @@ class _Place:
 
 
 class Steps:
-    """Chooses and carries out.
-
-    Args:
-        world: where.
-        faults: the possible faults, instead of those of the seed.
-    """
+    """Chooses and carries out."""
 
     def __init__(self, world: World, faults: Sequence[str] | None = None) -> None:
         self.world, self.rng = world, world.rng
@@ -116,10 +111,10 @@ class Steps:
         world, busy = self.world, False
         for worker in list(world.workers):
             while worker.threads and not worker.dead:
-                world.act(worker, worker.run_thread)
+                world.act(worker, worker.threads.pop(0))
                 busy = True
             if worker.loop.wanted and not worker.dead:
-                world.act(worker, worker.turn)
+                world.act(worker, worker.loop.turn)
                 busy = True
         for pipe in list(world.network.pipes):
             while pipe.sent:
@@ -128,7 +123,7 @@ class Steps:
             if pipe.replies or pipe.state == "cut":
                 world.hear(pipe, len(pipe.replies))
                 if not pipe.worker.dead:
-                    world.act(pipe.worker, pipe.worker.turn)
+                    world.act(pipe.worker, pipe.worker.loop.turn)
                 busy = True
         return busy
 
@@ -137,11 +132,11 @@ class Steps:
     def _one(self, those: Sequence[Any]) -> Any:
         return those[int(self.rng.random() * len(those))] if those else None
 
-    def _with(self, those: Sequence[Any], do: Callable[[Any], object]) -> bool:
-        """Let this happen to one of these; return whether there is one."""
+    def _with(self, those: Sequence[Any], *acts: Callable[[Any], object]) -> bool:
+        """Let all this happen to one of these; return whether there is one."""
         one = self._one(those)
-        if one is not None:
-            do(one)
+        for act in acts if one is not None else ():
+            act(one)
         return one is not None
 
     def _soon(self) -> bool:
@@ -149,11 +144,11 @@ class Steps:
 
     def _turn_maybe(self, worker: Worker) -> None:
         if not worker.dead and (self.rng.random() < 0.8 or self.prompt):
-            self.world.act(worker, worker.turn)
+            self.world.act(worker, worker.loop.turn)
 
-    def _jobs(self, state: str) -> list[tuple[Worker, Job]]:
+    def _jobs(self, state: str) -> list[Job]:
         free = [worker for worker in self.world.workers if not worker.blocked]
-        return [(worker, job) for worker in free for job in worker.pool.jobs if job.state == state]
+        return [job for worker in free for job in worker.pool.jobs if job.state == state]
 
     @property
     def _working(self) -> list[Worker]:
@@ -215,27 +210,27 @@ class Steps:
 
     def _turn(self) -> bool:
         wanted = [worker for worker in self.world.workers if worker.loop.wanted]
-        return self._with(wanted, lambda worker: self.world.act(worker, worker.turn))
+        return self._with(wanted, lambda worker: self.world.act(worker, worker.loop.turn))
 
     def _timer(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.timekeeper.is_due])
         for _ in range(8):
             if worker is not None and not worker.dead and worker.timekeeper.is_due:
-                self.world.act(worker, worker.run_timer)
+                self.world.act(worker, worker.timekeeper.run)
         return worker is not None
 
     def _thread(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.threads])
         if worker is not None:
             self.world.say("connect", worker)
-            self.world.act(worker, worker.run_thread)
+            self.world.act(worker, worker.threads.pop(0))
         return worker is not None
 
     def _go_on(self) -> bool:
         """Let a worker whose main thread waited go on, or one that stops leave."""
         now = self.world.clock.now_us
         waited = [worker for worker in self.world.workers if worker.fiber.can_go_on(now)]
-        return self._with(waited, lambda worker: self.world.act(worker, worker.go_on)) or self._leave()
+        return self._with(waited, lambda worker: self.world.act(worker, worker.fiber.go_on)) or self._leave()
 
     def _leave(self) -> bool:
         """A worker that stops has nothing more to do."""
@@ -244,41 +239,40 @@ class Steps:
         return self._with(idle, lambda worker: (world.leave if worker.finished else world.finish)(worker))
 
     def _begin(self) -> bool:
-        found = self._one(self._jobs("sent"))
-        if found is not None:
-            self.world.begin(*found)
+        job = self._one(self._jobs("sent"))
+        if job is not None:
+            self.world.begin(job)
             if self._soon():
-                self._accepted(*found)
-        return found is not None
+                self._accepted(job)
+        return job is not None
 
     def _accept(self) -> bool:
-        jobs = [found for found in self._jobs("begun") if not found[1].accepted and not found[1].discarded]
-        return self._with(jobs, lambda found: self._accepted(*found))
+        jobs = [job for job in self._jobs("begun") if not job.accepted and not job.discarded]
+        return self._with(jobs, self._accepted)
 
-    def _accepted(self, worker: Worker, job: Job) -> None:
-        self.world.accept(worker, job)
-        self._turn_maybe(worker)
+    def _accepted(self, job: Job) -> None:
+        self.world.accept(job)
+        self._turn_maybe(job.worker)
 
     def _end(self) -> bool:
-        found = self._one(self._jobs("begun"))
-        if found is not None:
-            outcome = "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES)
-            self.world.end(found[0], found[1], outcome)
+        job = self._one(self._jobs("begun"))
+        if job is not None:
+            self.world.end(job, "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES))
             if self._soon():
-                self._heard(*found)
-        return found is not None
+                self._heard(job)
+        return job is not None
 
     def _hear_end(self) -> bool:
-        return self._with(self._jobs("ended"), lambda found: self._heard(*found))
+        return self._with(self._jobs("ended"), self._heard)
 
-    def _heard(self, worker: Worker, job: Job) -> None:
+    def _heard(self, job: Job) -> None:
         """Let a worker see the end of a job."""
         if not job.accepted and not job.discarded:
-            self.world.accept(worker, job)
-            if worker.dead or worker.blocked:  # it sees the end after that, in any thread
+            self.world.accept(job)
+            if job.worker.dead or job.worker.blocked:  # it sees the end after that, in any thread
                 return
-        self.world.hear_end(worker, job)
-        self._turn_maybe(worker)
+        self.world.hear_end(job)
+        self._turn_maybe(job.worker)
 
     def _ask(self) -> bool:
         """Let a renewal, or its answer, arrive."""
@@ -313,11 +307,7 @@ class Steps:
         return self._with(self._working, self.world.cold)
 
     def _lose_broker(self) -> bool:
-        worker = self._one(self._consuming)
-        if worker is not None:
-            self.world.lose_broker(worker)
-            self._turn_maybe(worker)
-        return worker is not None
+        return self._with(self._consuming, self.world.lose_broker, self._turn_maybe)
 
     def _cut(self) -> bool:
         pipe = self._one([pipe for pipe in self.world.network.pipes if pipe.state == "open"])
@@ -398,11 +388,12 @@ class Steps:
         return worker is not None
 
     def _steer(self) -> bool:
-        buckets = self.world.scene.kinds[self._one(self._kinds)].buckets
-        if not buckets:
+        limits = self.world.scene.kinds[self._one(self._kinds)].limits
+        if not limits:
             return False
-        limit = self._one(buckets)[0]
-        self.world.steer(limit, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume")))
+        self.world.steer(
+            self._one(limits).name, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume"))
+        )
         return True
 
     def _revoke(self) -> bool:
@@ -424,12 +415,8 @@ class Steps:
         return self._with([place for place in self.places if place.worker not in self.world.workers], self.fill)
 
     def _reconnect(self) -> bool:
-        worker = self._one([each for each in self.world.workers if each.channel is None and not each.stopping])
-        if worker is None or worker.blocked:
-            return False
-        self.world.connect_broker(worker, worker.queues)
-        self._turn_maybe(worker)
-        return True
+        lost = [worker for worker in self._working if worker.channel is None]
+        return self._with(lost, lambda worker: self.world.connect_broker(worker, worker.queues), self._turn_maybe)
 
     def _heal(self) -> bool:
         wrong = bool(self.world.network.cut_off or self.world.network.full or self.world.results_away)

@@ -27,7 +27,6 @@ from redis.exceptions import NoScriptError
 from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
 from celery_throttle.control.removal import borrow as borrow_messages
-from celery_throttle.store.draining import Lent
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.parcel import unpack
@@ -260,13 +259,6 @@ class _Strategies(dict[str, Any]):
 class Worker:
     """One worker process.
 
-    Args:
-        name: its own.
-        app: the Celery app.
-        slots: of its pool.
-        has_event_loop: as the pool of prefork has.
-        given: called with each job of the pool.
-
     Attributes:
         doom: how many messages it still sends to the outside before it is killed, None if it lives.
         last_heard_us: when the last reply that it read was made, for the first time and the last.
@@ -303,14 +295,14 @@ class Worker:
         with HERE.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
             worker = SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
-            self._throttling = cast("Any", wiring.Throttling(worker))
-            self.gate: Any = self._throttling.gate
-            self.loop: Loop = self._throttling.loop
-            self.timekeeper: Timekeeper = self._throttling.timekeeper
+            self.throttling = cast("Any", wiring.Throttling(worker))
+            self.gate: Any = self.throttling.gate
+            self.loop: Loop = self.throttling.loop
+            self.timekeeper: Timekeeper = self.throttling.timekeeper
             running = self.gate.running
             self._tell_begun, running.report_begun = running.report_begun, self._begins
             self.consumer = self._consumer()
-            self._throttling.start()
+            self.throttling.start()
 
     def __str__(self) -> str:
         return self.name
@@ -355,11 +347,6 @@ class Worker:
         """Whether the store has everything."""
         return all(calls.idle for calls in self.gate.groups)
 
-    @property
-    def gave_up(self) -> bool:
-        """Whether it has waited for the store for as long as a worker does that stops."""
-        return bool(self._throttling._stopping._left <= 0)
-
     def inside(self) -> str:
         """The state of the worker, for the reader of a violation."""
         gate = self.gate
@@ -403,19 +390,13 @@ class Worker:
         self.beginning.add(run)
         self._tell_begun(run)
 
-    def permit_of(self, request: Any) -> Any:
-        """Return the permit of a request, None if it needs nothing."""
-        return next((run.permit for run in self.gate.running.runs if run.request is request), None)
-
     @property
-    def name_in_store(self) -> str:
-        """As it begins every nonce."""
-        return str(self.gate.groups[0].worker)
+    def permits(self) -> list[Any]:
+        return [permit for calls in self.gate.groups for permit in calls.held.values()]
 
     def holds(self, nonce: str) -> bool:
         """Return whether it has this holder."""
-        held = [permit for calls in self.gate.groups for permit in calls.held.values()]
-        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in held)
+        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in self.permits)
 
     def knows_alone(self, tag: str | None) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
@@ -449,23 +430,13 @@ class Worker:
     def _under_way(self) -> list[Any]:
         return [calls._under_way[0] for calls in self.gate.groups if calls._under_way is not None]
 
-    def lost_permits(self) -> None:
-        """The store has lost the permits that are held here."""
-        for calls in self.gate.groups:
-            for permit in calls.held.values():
-                permit.safe_until_us = 0
-
     def renewed(self, answers: dict[str, int], until_us: int) -> list[tuple[str, int]]:
         """A renewal was carried out: return the tasks and attempts that were put back."""
-        put_back = []
-        for calls in self.gate.groups:
-            for permit in calls.held.values():
-                answer = answers.get(permit.holder.nonce)
-                if answer in (_RENEWED, _PUT_BACK):
-                    permit.safe_until_us = max(permit.safe_until_us, until_us)
-                if answer == _PUT_BACK:
-                    put_back.append((permit.holder.task, permit.holder.attempt))
-        return put_back
+        found = [(permit, answers.get(permit.holder.nonce)) for permit in self.permits]
+        for permit, answer in found:
+            if answer in (_RENEWED, _PUT_BACK):
+                permit.safe_until_us = max(permit.safe_until_us, until_us)
+        return [(permit.holder.task, permit.holder.attempt) for permit, answer in found if answer == _PUT_BACK]
 
     # -- Celery's side --
 
@@ -476,53 +447,33 @@ class Worker:
         consumer.qos = QoS(channel.basic_qos, channel.prefetch)
         consumer.strategies = _Strategies(consumer)
         consumer.task_consumer = _TaskConsumer(channel, routes)
-        with HERE.acting(self):
-            self._throttling.loop.call(self._throttling.connected, consumer)
-        self._tell_prefetch()
+        self.loop.call(self.throttling.connected, consumer)
 
-    def _tell_prefetch(self) -> None:
+    def tell_prefetch(self) -> None:
         """Do a turn of the loop of Celery's consumer."""
         if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
             self.consumer.qos.update()
 
     def disconnect(self) -> list[Job]:
         """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
-        with HERE.acting(self):
-            gone = self.pool.flush()
-            for permit in (job.permit for job in gone if job.permit is not None):
-                self.forgotten.add(permit.holder.nonce)
-                if permit.run is not None:  # a call may yet report that the permit was passed on to it
-                    self.forgotten.add(permit.run.nonce)
-            self._throttling.loop.call(self.gate.disconnected)
+        gone = self.pool.flush()
+        for permit in (job.permit for job in gone if job.permit is not None):
+            self.forgotten.add(permit.holder.nonce)
+            if permit.run is not None:  # a call may yet report that the permit was passed on to it
+                self.forgotten.add(permit.run.nonce)
+        self.loop.call(self.gate.disconnected)
         self.channel = None
         return gone
 
     def receive(self, message: Any) -> None:
         """The consumer got a message."""
-        with HERE.acting(self):
-            strategy = self.consumer.strategies[message.headers["task"]]
-            with HERE.having("celery_says", True):
-                strategy(message, None, message.ack_log_error, message.reject_log_error, [])
-        self._tell_prefetch()
+        strategy = self.consumer.strategies[message.headers["task"]]
+        with HERE.having("celery_says", True):
+            strategy(message, None, message.ack_log_error, message.reject_log_error, [])
 
     def _arrive(self, request: Any) -> None:
         with HERE.having("celery_says", False):
-            self._throttling.arrive(request)
-
-    def change_queues(self, queue: str, *, add: bool) -> None:
-        """Act as `add_consumer` and `cancel_consumer` do."""
-        with HERE.acting(self):
-            (self.consumer.add_task_queue if add else self.consumer.cancel_task_queue)(queue)
-
-    def _do(self, function: Callable[..., None], *args: Any) -> None:
-        with HERE.acting(self):
-            function(*args)
-        self._tell_prefetch()
-
-    def _do_and_wait(self, function: Callable[[], None]) -> None:
-        with HERE.acting(self):
-            self.fiber = Fiber(function)
-        self._tell_prefetch()
+            self.throttling.arrive(request)
 
     def answered(self, now_us: int, command: bytes, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""
@@ -537,41 +488,26 @@ class Worker:
         again = _is_exchanged(reply)
         self.last_heard_us = self._answered_us[reply[0]] if again else made_us, made_us
 
-    def turn(self) -> None:
-        self._do(self.loop.turn)
-
     def hear(self, pipe: Pipe) -> None:
         """Something can be read."""
         callback = self.loop.readers.get(pipe)
         if callback is not None:
-            self._do(callback)
-
-    def run_timer(self) -> None:
-        with HERE.acting(self):
-            self.timekeeper.run()
-
-    def run_thread(self) -> None:
-        self._do(self.threads.pop(0))
+            callback()
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:
         """The pool calls back."""
         with HERE.having("celery_says", True):
-            self._do(says, *args)
+            says(*args)
 
     def close(self) -> None:
         """The worker is about to stop."""
         self.stopping = True
-        self._do_and_wait(self._throttling.close)
+        self.fiber = Fiber(self.throttling.close)
 
     def finish(self) -> None:
         """The pool has stopped."""
         self.finished = True
-        self._do_and_wait(self._throttling.finish)
-
-    def go_on(self) -> None:
-        """Continue its main thread: the awaited reply is there."""
-        with HERE.acting(self):
-            self.fiber.go_on()
+        self.fiber = Fiber(self.throttling.finish)
 
 
 # Values in a reply of exchange.lua: the number of the call comes first; `unread` is found where grants are read.
@@ -620,14 +556,6 @@ class _TaskConsumer:
         return SimpleNamespace(name=name, exchange=SimpleNamespace(name=exchange), routing_key=pattern)
 
 
-def _letter(lent: Lent) -> Letter:
-    message = unpack(lent.message, None, redelivered=False)
-    headers: Any = message.headers
-    body: Any = message.body
-    ids = headers["id"], headers["task"], headers.get("retries") or 0
-    return Letter(*ids, headers, message.properties, body, lent.queue.name, "", lent.queue.name)
-
-
 class Operator:
     """Steers limits as an operator does."""
 
@@ -645,7 +573,12 @@ class Operator:
         """Borrow the oldest that are parked, as a drain does, to be published again."""
         (place,) = readers(self._app)
         ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
-        return [_letter(each) for each in borrow_messages(place, nonce, ids[:most])[1]]
+        letters = []
+        for lent in borrow_messages(place, nonce, ids[:most])[1]:
+            message: Any = unpack(lent.message, None, redelivered=False)
+            queue = lent.queue.name
+            letters.append(Letter(message.headers, message.properties, message.body, queue, "", queue))
+        return letters
 
     def published(self, nonce: str, task_id: str) -> bool:
         """Say that one of them is; whether it was still lent out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -52,14 +51,7 @@ _HEARD = 0.7
 
 
 class World:
-    """One seed's world.
-
-    Args:
-        seed: decides everything.
-        server: of this process, emptied.
-        scene: the app.
-        verbose: print what happens.
-    """
+    """One seed's world."""
 
     def __init__(self, seed: int, server: Server, scene: Scene, *, verbose: bool = False) -> None:
         self.seed, self.scene, self.verbose = seed, scene, verbose
@@ -110,7 +102,7 @@ class World:
             worker.outside()
         if self.results_away and worker is not None and not HERE.celery_says:
             self.say("not told", task_id, what)
-            if entry is not None and self.scene.kinds[entry.task].late:
+            if entry is not None and entry.kind.late:
                 entry.may_begin_again("its failure could not be stored, so its message stays, as in Celery")
             raise ResultsAway(f"cannot tell {task_id} {what}")
         self.say("told", task_id, what)
@@ -119,7 +111,7 @@ class World:
         if worker is not None:
             worker.over_here.append(task_id)
         if what in _SAID_INSTEAD or "revoked" in what:
-            check_told(entry, what, self.scene.kinds[entry.task], self.book)
+            check_told(entry, what, self.book)
             entry.told = True
             entry.excuse(what)
             if worker is not None:
@@ -144,16 +136,14 @@ class World:
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def _sent(self, task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str) -> None:
+    def _sent(self, headers: dict[str, Any], body: str, queue: str) -> None:
         exchange, key = self.routes.get(queue, ("", queue))
-        properties = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
-        self.broker.publish(Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key))
-        self.published = task_id
+        self.published = headers["id"]
+        properties = {"correlation_id": self.published, "reply_to": "", "delivery_mode": 2, "priority": 0}
+        self.broker.publish(Letter(headers, properties, body, queue, exchange, key))
 
     def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
         """Publish a call."""
-        kind = self.scene.kinds[name]
-        identity = f"{name}:{arguments[kind.identity]}" if kind.identity else ""
         self.published = ""
         try:
             result = self.scene.publish(name, arguments, queue, task_id=task_id)
@@ -162,23 +152,21 @@ class World:
             return
         self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
         if self.published:
-            self.book.publish(self.published, name, arguments, identity, 0, self.clock.now_us)
+            self.book.publish(self.published, self.scene.kinds[name], arguments, 0)
 
     def _publish_again(self, run: Run) -> None:
         """The body raises Retry: it has published itself before."""
         attempt, request = run.attempt, run.job.request
         entry, headers = attempt.entry, {HEADER: request[HEADER]} if request.get(HEADER) else {}
-        queue = self.queue_of[entry.task]
+        name, retries = entry.kind.name, attempt.number + 1
         with in_task(self.scene.app, request):
-            options = {"task_id": entry.task_id, "retries": attempt.number + 1, "headers": headers}
-            self.scene.publish(entry.task, entry.arguments, queue, **options)
-        if (known := entry.attempts.get(attempt.number + 1)) is not None:
+            options = {"task_id": entry.task_id, "retries": retries, "headers": headers}
+            self.scene.publish(name, entry.arguments, self.queue_of[name], **options)
+        if (known := entry.attempts.get(retries)) is not None:
             # This attempt ran twice, as it was allowed to, and each run has sent the next one.
             known.may_begin_again("sent twice")
-            return
-        self.book.publish(
-            entry.task_id, entry.task, entry.arguments, entry.identity, attempt.number + 1, self.clock.now_us
-        )
+        else:
+            self.book.publish(entry.task_id, entry.kind, entry.arguments, retries)
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
@@ -195,13 +183,16 @@ class World:
         self.say("broker", worker)
         worker.queues = list(queues)
         worker.consumed.update(queues)
-        worker.connect(self.broker.connect(worker, worker.pool.num_processes * worker.prefetch, queues), self.routes)
+        channel = self.broker.connect(worker, worker.pool.num_processes * worker.prefetch, queues)
+        self.act(worker, worker.connect, channel, self.routes)
 
     def act(self, worker: Worker, what: Any, *args: Any) -> None:
         """A worker does something; it may be killed in the middle of it."""
         worker.begin_to_act()
         try:
-            what(*args)
+            with HERE.acting(worker):
+                what(*args)
+                worker.tell_prefetch()
         except Killed:
             self.bury(worker)
         if HERE.errors:
@@ -234,7 +225,7 @@ class World:
         unsettled = list(worker.unsettled)
         for run in unsettled:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
-            if not self.scene.kinds[run.attempt.entry.task].late:
+            if not run.entry.kind.late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
         worker.unsettled.clear()
         self._gone(worker)
@@ -273,20 +264,18 @@ class World:
         """As an operator may."""
         for task_id in task_ids:
             entry = self.book.entries[task_id]
-            kept = self.scene.kinds[entry.task].remember and self.book.succeeded.get(entry.identity)
+            kept = entry.kind.remember and self.book.succeeded.get(entry.identity)
             if entry.identity and not kept:
-                self.operator.unlock(entry.task, entry.arguments, task_id)
+                self.operator.unlock(entry.kind.name, entry.arguments, task_id)
 
     def _die_with(self, job: Job) -> None:
         run = job.run
         if run is None or job.state == "heard":
             return
         run.attempt.may_begin_again("its worker was killed")
-        late = self.scene.kinds[run.attempt.entry.task].late
         if run.runs:
             self.book.end(run, "killed", self.clock.now_us)
-        remembered = run.outcome == "success" and self.scene.kinds[run.attempt.entry.task].remember
-        if not late or remembered:
+        if not run.entry.kind.late or (run.outcome == "success" and run.entry.kind.remember):
             run.attempt.done = True
 
     def lose_broker(self, worker: Worker) -> None:
@@ -294,7 +283,8 @@ class World:
         self.say("lose broker", worker)
         back = self._disconnect(worker)
         self.act(worker, self._flush, worker)
-        given = {self._tag_of(job) for job in worker.pool.jobs if not job.discarded}
+        messages = [request_of(job).message for job in worker.pool.jobs if not job.discarded]
+        given = {message.delivery_tag for message in messages if message.channel is not None}
         for delivery in back:
             if delivery.tag in given:  # sent to a child, and will begin
                 self._attempt(delivery.letter).may_begin_again("the broker connection was lost")
@@ -324,7 +314,7 @@ class World:
             attempt.loose += 1
 
     def _attempt(self, letter: Letter) -> Attempt:
-        return self.book.attempt(letter.task_id, letter.attempt)
+        return self.book.attempt(*letter.name)
 
     def strike(self, delivery: Delivery) -> None:
         """The visibility timeout strikes: the message comes a second time, while its worker has it."""
@@ -337,7 +327,7 @@ class World:
     def acknowledged(self, delivery: Delivery) -> None:
         """The broker has one less."""
         letter, attempt = delivery.letter, self._attempt(delivery.letter)
-        self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
+        self.say("ack", delivery.channel.worker, *letter.name)
         began = any(run.from_broker == delivery.tag for run in attempt.runs)
         beside = any(
             run.attempt is attempt and not run.lapsed and not run.worker.knows_alone(run.from_broker)
@@ -362,7 +352,7 @@ class World:
         """
         self.say("gone", worker)
         unheard = [] if worker.reported else worker.unsettled
-        if unheard and not worker.gave_up:
+        if unheard and worker.throttling._stopping._left > 0:  # it has not waited for as long as it may
             raise Violation(f"{worker} ends too early: {worker.inside()}")
         for run in unheard:
             run.attempt.may_begin_again("its worker stopped while the store was out of reach")
@@ -376,19 +366,16 @@ class World:
         self._end_as_they_begin(worker, or_going_back=False)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
-            self._give_up(worker, job)
+            self._die_with(job)
+            if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
+                self.act(worker, worker.job_says, job.cancel)
+            job.state = "heard"
+            if job in worker.pool.jobs:
+                worker.pool.jobs.remove(job)
 
     def _end_as_they_begin(self, worker: Worker, *, or_going_back: bool) -> None:
         for task_id, number in worker.about_to_begin(or_going_back=or_going_back):
             self.book.attempt(task_id, number).excuse("its worker ended as it began, and it is acknowledged early")
-
-    def _give_up(self, worker: Worker, job: Job) -> None:
-        self._die_with(job)
-        if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
-            self.act(worker, worker.job_says, job.cancel)
-        job.state = "heard"
-        if job in worker.pool.jobs:
-            worker.pool.jobs.remove(job)
 
     def change_queues(self, worker: Worker, queue: str) -> None:
         """Act on a remote control command: consume this queue, or no more."""
@@ -396,7 +383,7 @@ class World:
             return
         add = queue not in worker.channel.queues
         self.say("add" if add else "cancel", queue, worker)
-        self.act(worker, partial(worker.change_queues, queue, add=add))
+        self.act(worker, worker.consumer.add_task_queue if add else worker.consumer.cancel_task_queue, queue)
         if worker.dead or worker.channel is None:
             return
         worker.queues = list(worker.channel.queues)
@@ -432,12 +419,11 @@ class World:
     # -- the pool ----------------------------------------------------------------------------------------------------
 
     def _given(self, job: Job) -> None:
-        worker = HERE.worker
-        job.permit = worker.permit_of(request_of(job)) if worker is not None else None
+        runs = job.worker.gate.running.runs
+        job.permit = next((run.permit for run in runs if run.request is request_of(job)), None)
         job.granted_us = job.permit.granted_us if job.permit else self.clock.now_us
         if self.prompt and job.task != CONCLUDE and self.scene.kinds[job.task].ordered:
-            attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
-            self._started.append(attempt)
+            self._started.append(self._attempt_of(job))
         self.book.given[job.task_id] = None
 
     def _used(self) -> dict[str, int]:
@@ -445,62 +431,58 @@ class World:
         used: dict[str, int] = {}
         for job in (job for worker in self.workers for job in worker.pool.jobs):
             entry = self.book.entries[job.task_id]
-            for bucket, cost in self.scene.kinds[entry.task].taken(entry.arguments):
+            for bucket, cost in entry.kind.taken(entry.arguments):
                 used[bucket] = used.get(bucket, 0) + cost
         return used
 
-    def begin(self, worker: Worker, job: Job) -> None:
+    def begin(self, job: Job) -> None:
         """A child begins the body."""
         job.state = "begun"
         if job.task == CONCLUDE:
-            self._conclude(worker, job)
+            self._conclude(job)
             return
-        attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
-        kind = self.scene.kinds[job.task]
+        worker, attempt = job.worker, self._attempt_of(job)
+        kind, queue = attempt.kind, self.queue_of[job.task]
         safe = job.permit.safe_until_us if job.permit else self.clock.now_us + _LEASE_US
-        taken = kind.taken(attempt.entry.arguments, worker.name)
-        run = Run(attempt, worker, job, self.clock.now_us, job.granted_us, safe, taken)
-        run.from_broker = self._tag_of(job)
+        run = job.run = Run(attempt, job, safe, kind.taken(attempt.entry.arguments, worker.name))
+        message = request_of(job).message
+        run.from_broker = message.delivery_tag if message.channel is not None else None
         self.say("begin", worker, attempt)
-        job.run = run
         if self.clock.now_us >= run.safe_until_us and kind.guarded:
             run.lapsed = True
             attempt.credit += 1
-        if self.queue_of[job.task] not in worker.consumed and kind.guarded:
-            raise Violation(
-                f"queue: {attempt} of {self.queue_of[job.task]} begins on {worker}, which never consumed it"
-            )
+        if queue not in worker.consumed and kind.guarded:
+            raise Violation(f"queue: {attempt} of {queue} begins on {worker}, which never consumed it")
         self.book.begin(run)
-        check_begin(run, kind, self.book, self.caps)
+        check_begin(run, self.book, self.caps)
         check_pause(run, self.paused)
 
-    def _conclude(self, worker: Worker, job: Job) -> None:
+    def _attempt_of(self, job: Job) -> Attempt:
+        return self.book.attempt(job.task_id, job.request["retries"] or 0)
+
+    def _conclude(self, job: Job) -> None:
         """A duplicate is given the outcome of the first, which has to have one."""
         first, name, _ = job.request["args"]
-        self.say("conclude", worker, job.task_id, "as", first)
+        self.say("conclude", job.worker, job.task_id, "as", first)
         entry = self.book.entries[first]
         if name not in self.scene.kinds:
             raise Violation(f"{job.task_id} is given the outcome of {name}, which is no task")
         if not any(each.excuses or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
             raise Violation(f"{job.task_id} is given the outcome of {first}, which has none")
-        self.book.attempt(job.task_id, job.request["retries"] or 0).excuse("concluded")
+        self._attempt_of(job).excuse("concluded")
 
-    def _tag_of(self, job: Job) -> str | None:
-        message = request_of(job).message
-        return str(message.delivery_tag) if message.channel is not None else None
-
-    def accept(self, worker: Worker, job: Job) -> None:
+    def accept(self, job: Job) -> None:
         """Report a start to the worker."""
-        self.say("accept", worker, job.task_id)
-        self.act(worker, worker.job_says, job.accept)
+        self.say("accept", job.worker, job.task_id)
+        self.act(job.worker, job.worker.job_says, job.accept)
 
-    def end(self, worker: Worker, job: Job, outcome: str) -> None:
+    def end(self, job: Job, outcome: str) -> None:
         """The body ends."""
         job.state, job.outcome = "ended", outcome
         run = job.run
         if run is None:
             return
-        self.say("end", worker, run.attempt, outcome)
+        self.say("end", job.worker, run.attempt, outcome)
         self.book.end(run, outcome, self.clock.now_us)
         if outcome == "retry":
             self._publish_again(run)
@@ -508,15 +490,14 @@ class World:
         elif outcome == "success":
             store_told_of_success(self.scene.app, job.request)
             # Also if its worker will not say so since the pool forgot it.
-            run.attempt.entry.remembered |= bool(self.scene.kinds[job.task].remember)
-            if run.attempt.entry.identity and not run.lapsed:
-                self.book.succeeded.setdefault(run.attempt.entry.identity, []).append(run)
+            run.entry.remembered |= bool(run.entry.kind.remember)
+            if run.entry.identity and not run.lapsed:
+                self.book.succeeded.setdefault(run.entry.identity, []).append(run)
 
-    def hear_end(self, worker: Worker, job: Job) -> None:
+    def hear_end(self, job: Job) -> None:
         """Report an end to the worker."""
-        job.state = "heard"
+        job.state, worker, run = "heard", job.worker, job.run
         worker.pool.jobs.remove(job)
-        run = job.run
         if run is not None:
             self.say("heard", worker, run.attempt, run.outcome)
             if not job.discarded:
@@ -537,8 +518,8 @@ class World:
         """Apply the consequences of the way in which a run ended."""
         run.heard = True
         attempt, outcome = run.attempt, run.outcome
-        kind = self.scene.kinds[attempt.entry.task]
-        again = outcome == "limited" and bool(kind.buckets)
+        kind = attempt.kind
+        again = outcome == "limited" and bool(kind.limits)
         again = again or (outcome == "requeue" and kind.late)
         again = again or (outcome == "lost" and kind.requeues)
         if again:
@@ -550,8 +531,8 @@ class World:
             attempt.credit += attempt.spare + attempt.loose
             attempt.spare = attempt.loose = 0
             if run.from_broker is None:  # and so does one that the broker still has, of a task that was parked
-                kept = [(letter.task_id, letter.attempt) for letter in self.broker.all()]
-                attempt.credit += kept.count((attempt.entry.task_id, attempt.number))
+                kept = [letter.name for letter in self.broker.all()]
+                attempt.credit += kept.count(attempt.name)
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -624,20 +605,20 @@ class World:
         self.caps.paces.clear()
         self.paused.clear()
         for worker in self.workers:
-            worker.lost_permits()
+            for permit in worker.permits:
+                permit.safe_until_us = 0
         for run in self._untold():
             self.book.lapse(run, "the store lost its data")
-        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        kept = {letter.name for letter in self.broker.all()}
         for worker in self.workers:  # sent again to the empty store, unless it is killed
             worker.only_copies.update(set(worker.parking) - kept)
         kept.update(each for worker in self.workers for each in worker.parking)
         for attempt in self.book.all():
-            name = attempt.entry.task_id, attempt.number
             if not attempt.done:
-                if name not in kept or name in answered:
+                if attempt.name not in kept or attempt.name in answered:
                     attempt.excuse("the store lost its data")
                 attempt.may_begin_again("the store lost its data")
-            elif name in kept:
+            elif attempt.name in kept:
                 attempt.may_begin_again("the store forgot that it has run")
 
     def drop(self, task_id: str) -> None:
@@ -649,9 +630,9 @@ class World:
         nonce = f"drain:{self.step}"
         letters = self.operator.borrow(nonce, most)
         self.say("drain", *(each.task_id for each in letters))
-        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        kept = {letter.name for letter in self.broker.all()}
         for each in letters:
-            if (each.task_id, each.attempt) in kept:  # the worker that parked it could not acknowledge it
+            if each.name in kept:  # the worker that parked it could not acknowledge it
                 self._attempt(each).may_begin_again("it was drained, and the broker had it, too")
             self._attempt(each).may_begin_again("it was drained")
             each.copies += 1
