@@ -220,7 +220,7 @@ def _check_ghosts(world: World) -> None:
 def _check_no_lock(world: World) -> None:
     """All is done: only remembered locks are kept.
 
-    A count of duplicates that ask for an outcome may be left until its own time is over: worlds 726 and 1369 keep one.
+    A count of duplicates that ask for an outcome may be left until its own time is over.
     """
     for identity, lock in world.network.fields("locks").items():
         if lock["state"] not in ("done", "failed"):
