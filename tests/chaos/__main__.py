@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
 import shutil
 import sys
 import tempfile
@@ -26,38 +24,24 @@ PATIENCE = VISIBILITY + 135
 MAY_STAY = {"limits", "audit", "overrides", "locks", "rates", "turns", "ends", "meta", "records", "workers"}
 
 
-class Chaos:
-    """One run."""
-
-    def __init__(self, town: Town, traffic: Traffic, chance: Random, only: set[str]) -> None:
-        self._town, self._traffic, self._chance = town, traffic, chance
-        self._under_way: list[tuple[float, int, str, Iterator[float]]] = []
-        self._count = itertools.count()
-        self._mishaps = {each: weight for each, weight in MISHAPS.items() if not only or each.__name__ in only}
-
-    def go_on(self, seconds: float) -> None:
-        """Have mishaps begin and go on for so long, then let those under way come to their end."""
-        ends = next_one = time.monotonic()
-        ends += seconds
-        while time.monotonic() < ends or self._under_way:
-            now = time.monotonic()
-            if next_one <= now < ends:
-                self._begin()
-                next_one = now + self._chance.uniform(0.2, 2.2)
-            while self._under_way and self._under_way[0][0] <= now:
-                _, _, name, mishap = heapq.heappop(self._under_way)
-                self._advance(name, mishap)
-            self._town.watch()
-            time.sleep(0.02)
-
-    def _begin(self) -> None:
-        [mishap] = self._chance.choices([*self._mishaps], [*self._mishaps.values()])
-        self._advance(mishap.__name__, mishap(self._town, self._traffic, self._chance))
-
-    def _advance(self, name: str, mishap: Iterator[float]) -> None:
-        wait = next(mishap, None)
-        if wait is not None:
-            heapq.heappush(self._under_way, (time.monotonic() + wait, next(self._count), name, mishap))
+def _go_on(town: Town, traffic: Traffic, chance: Random, only: set[str], seconds: float) -> None:
+    """Have mishaps begin and go on for so long, then let those under way come to their end."""
+    odds = {each: weight for each, weight in MISHAPS.items() if not only or each.__name__ in only}
+    under_way: list[tuple[float, Iterator[float]]] = []
+    next_one = time.monotonic()
+    ends = next_one + seconds
+    while (now := time.monotonic()) < ends or under_way:
+        if next_one <= now < ends:
+            [kind] = chance.choices([*odds], [*odds.values()])
+            under_way.append((now, kind(town, traffic, chance)))
+            next_one = now + chance.uniform(0.2, 2.2)
+        due = [each for each in under_way if each[0] <= now]
+        under_way = [each for each in under_way if each[0] > now]
+        for _, mishap in due:
+            if (wait := next(mishap, None)) is not None:
+                under_way.append((now + wait, mishap))
+        town.watch()
+        time.sleep(0.02)
 
 
 def main() -> int:
@@ -88,7 +72,7 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> list[str]:
         traffic = Traffic(town.app, options.rate, seed)
         traffic.begin()
         only = set(filter(None, options.only.split(",")))
-        Chaos(town, traffic, Random(f"{seed} mishaps"), only).go_on(options.minutes * 60)
+        _go_on(town, traffic, Random(f"{seed} mishaps"), only, options.minutes * 60)
         traffic.end()
         left = _make_peace(town, traffic)
         verdict = Verdict(town, traffic.published)
@@ -107,23 +91,19 @@ def _make_peace(town: Town, traffic: Traffic) -> list[str]:
     for place in town.places:
         for pause in town.ended(place):
             time.sleep(pause)
-    for key, size in town.in_store().items():
-        name = key.rpartition(":")[2]
-        if size and name not in MAY_STAY:
-            wrong.append(f"left in the store: {size} in {key}")
-    return wrong
+    return wrong + [f"left in the store: {key}" for key in town.in_store() if key.rpartition(":")[2] not in MAY_STAY]
 
 
 def _wait_done(town: Town, timeout: float) -> list[str]:
-    def left() -> list[str]:
-        messages = {name: count for name, count in town.in_broker().items() if count}
-        waiting, held = town.state.parked, town.state.holders
-        return [f"{messages} in the broker, parked {waiting}, held {held}"] if messages or waiting or held else []
-
     ends = time.monotonic() + timeout
-    while (wrong := left()) and time.monotonic() < ends:
+    while True:
+        messages = {name: count for name, count in town.in_broker().items() if count}
+        parked, held = town.state.parked, town.state.holders
+        if not (messages or parked or held):
+            return []
+        if time.monotonic() > ends:
+            return [f"not done {timeout:g} s after: {messages} in the broker, parked {parked}, held {held}"]
         time.sleep(0.2)
-    return [f"not done {timeout:g} s after: {each}" for each in wrong]
 
 
 def _report(verdict: Verdict, left: list[str], published: int, town: Town) -> list[str]:

@@ -56,6 +56,7 @@ class Kind:
     may_miss: bool = False
     #: Whether it has an identity, of which one call runs at a time.
     once: bool = False
+    remember: float | None = None
     by_who: bool = False
     by_size: bool = False
     seconds: tuple[float, float] = (0.02, 0.25)
@@ -86,7 +87,7 @@ KINDS = (
     Kind("paced", 3, ("paced",), late=True),
     Kind("heavy", 3, ("heavy",), late=True, by_size=True),
     Kind("two", 4, ("api", "tenant"), late=True, by_who=True),
-    Kind("once", 4, (), late=True, once=True, may_miss=True),
+    Kind("once", 4, (), late=True, once=True, remember=600.0, may_miss=True),
     Kind("once_early", 2, ("early",), once=True, may_miss=True),
     Kind("once_fails", 1, (), late=True, once=True, may_miss=True, then="fail", final="raised"),
     Kind("retrying", 2, ("again",), late=True, then="retry"),

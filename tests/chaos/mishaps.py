@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import wraps
 from random import Random
 from typing import Any
 
@@ -22,18 +23,24 @@ Mishap = Callable[[Town, Traffic, Random], Iterator[float]]
 __all__ = ["MISHAPS"]
 
 
-@contextmanager
-def _at(place: Place) -> Iterator[Place]:
-    place.busy = True
-    try:
-        yield place
-    finally:
-        place.busy = False
-
-
 def _somewhere(town: Town, chance: Random) -> Place | None:
     places = [place for place in town.all_places if place.up and not place.busy and not place.expected_end]
     return chance.choice(places) if places else None
+
+
+def _at_a_place(mishap: Callable[[Town, Place, Random], Iterator[float]]) -> Mishap:
+    """Let it happen to a place that is up, and is busy with it until it is over."""
+
+    @wraps(mishap)
+    def happen(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+        if place := _somewhere(town, chance):
+            place.busy = True
+            try:
+                yield from mishap(town, place, chance)
+            finally:
+                place.busy = False
+
+    return happen
 
 
 def _how_long(chance: Random) -> float:
@@ -41,96 +48,88 @@ def _how_long(chance: Random) -> float:
     return chance.uniform(0.05, 1.2) if chance.random() < 0.7 else chance.uniform(2.0, 6.0)
 
 
-def kill_child(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+def _child(town: Town, chance: Random) -> tuple[Place | None, int]:
     place = _somewhere(town, chance)
     children = place.worker.children() if place and place.worker else []
-    if place and place.worker and children:
+    return (place, chance.choice(children)) if children else (None, 0)
+
+
+def kill_child(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    place, child = _child(town, chance)
+    if place and place.worker:
         town.note("child killed", place)
         with suppress(ProcessLookupError):
-            place.worker.kill_child(chance.choice(children))
+            place.worker.kill_child(child)
     yield 0
 
 
 def freeze_child(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
-    place = _somewhere(town, chance)
-    children = place.worker.children() if place and place.worker else []
-    if not place or not children:
-        return
-    child = chance.choice(children)
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGSTOP)
-    trouble = town.note("child frozen", place)
-    yield _how_long(chance)
-    with suppress(ProcessLookupError):
-        os.kill(child, signal.SIGCONT)
-    town.over(trouble)
-
-
-def kill_worker(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
-    place = _somewhere(town, chance)
-    if not place:
-        return
-    with _at(place):
-        town.kill(place)
-        yield chance.uniform(0.0, 4.0)
-        if place is not town.guest:
-            town.start(place)
-
-
-def freeze_worker(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
-    place = _somewhere(town, chance)
-    if not place or not place.worker:
-        return
-    with _at(place):
-        place.worker.freeze()
-        trouble = town.note("frozen", place)
+    place, child = _child(town, chance)
+    if place:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGSTOP)
+        trouble = town.note("child frozen", place)
         yield _how_long(chance)
-        if chance.random() < 0.2:
-            town.over(trouble)
-            town.kill(place)
-            yield 1.0
-            if place is not town.guest:
-                town.start(place)
-        else:
-            place.worker.thaw()
-            town.over(trouble)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
+        town.over(trouble)
 
 
-def _stop(town: Town, chance: Random, how: str) -> Iterator[float]:
-    place = _somewhere(town, chance)
-    if not place:
-        return
-    with _at(place):
-        town.tell(place, how)
-        if how == "term" and chance.random() < 0.2:
-            yield chance.uniform(0.0, 0.5)
-            if town.runs_at(place):
-                town.tell(place, "quit")
-        yield from town.ended(place)
-        if place is not town.guest:
-            town.start(place)
+@_at_a_place
+def kill_worker(town: Town, place: Place, chance: Random) -> Iterator[float]:
+    town.kill(place)
+    yield chance.uniform(0.0, 4.0)
+    town.start_again(place)
 
 
-def warm(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
-    yield from _stop(town, chance, "term")
+@_at_a_place
+def freeze_worker(town: Town, place: Place, chance: Random) -> Iterator[float]:
+    assert place.worker
+    place.worker.freeze()
+    trouble = town.note("frozen", place)
+    yield _how_long(chance)
+    if chance.random() < 0.2:
+        town.over(trouble)
+        town.kill(place)
+        yield 1.0
+        town.start_again(place)
+    else:
+        place.worker.thaw()
+        town.over(trouble)
 
 
-def cold(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
-    yield from _stop(town, chance, "quit")
+@_at_a_place
+def warm(town: Town, place: Place, chance: Random) -> Iterator[float]:
+    town.tell(place, "term")
+    if chance.random() < 0.2:
+        yield chance.uniform(0.0, 0.5)
+        if town.runs_at(place):
+            town.tell(place, "quit")
+    yield from town.ended(place)
+    town.start_again(place)
+
+
+@_at_a_place
+def cold(town: Town, place: Place, _: Random) -> Iterator[float]:
+    town.tell(place, "quit")
+    yield from town.ended(place)
+    town.start_again(place)
 
 
 def second_release(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
     """A worker of another release comes, and goes after a while."""
-    if any((town.guest.busy, town.runs_at(town.guest))):
+    guest = town.guest
+    if any((guest.busy, town.runs_at(guest))):
         return
-    town.start(town.guest)
+    town.start(guest)
     yield chance.uniform(10.0, 25.0)
-    while town.guest.busy:
+    while guest.busy:
         yield 0.2
-    if town.guest.up and not town.guest.expected_end:
-        with _at(town.guest):
-            town.tell(town.guest, "term")
-            yield from town.ended(town.guest)
+    if guest.up and not guest.expected_end:
+        guest.busy = True
+        town.tell(guest, "term")
+        yield from town.ended(guest)
+        guest.busy = False
 
 
 def server_mishap(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
@@ -154,36 +153,33 @@ def server_mishap(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
     town.busy.discard(name)
 
 
-def relay_mishap(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+@_at_a_place
+def relay_mishap(town: Town, place: Place, chance: Random) -> Iterator[float]:
     """One worker is cut off from one of the servers, or gets its replies late or not at all."""
-    place = _somewhere(town, chance)
-    if not place:
-        return
     name = chance.choice(("store", "store", "broker"))
     relay = place.store if name == "store" else place.broker
     how = chance.choice(("cut", "lose", "slow", "hold", "blip"))
-    with _at(place):
-        trouble = town.note(name, place)
-        if how == "cut":
-            relay.refuse()
-            yield _how_long(chance)
-            relay.accept()
-        elif how == "lose":
-            relay.hold_replies()
-            yield chance.uniform(0.05, 1.0)
-            relay.hang_up()
-            relay.pass_replies()
-        elif how == "hold":
-            relay.hold_replies()
-            yield _how_long(chance)
-            relay.pass_replies()
-        elif how == "slow":
-            relay.delay = chance.uniform(0.05, 0.4)
-            yield chance.uniform(1.0, 4.0)
-            relay.delay = 0.0
-        else:
-            relay.hang_up()
-        town.over(trouble)
+    trouble = town.note(name, place)
+    if how == "cut":
+        relay.refuse()
+        yield _how_long(chance)
+        relay.accept()
+    elif how == "lose":
+        relay.hold_replies()
+        yield chance.uniform(0.05, 1.0)
+        relay.hang_up()
+        relay.pass_replies()
+    elif how == "hold":
+        relay.hold_replies()
+        yield _how_long(chance)
+        relay.pass_replies()
+    elif how == "slow":
+        relay.delay = chance.uniform(0.05, 0.4)
+        yield chance.uniform(1.0, 4.0)
+        relay.delay = 0.0
+    else:
+        relay.hang_up()
+    town.over(trouble)
 
 
 def lose_scripts(town: Town, _: Traffic, chance: Random) -> Iterator[float]:

@@ -1,11 +1,10 @@
-"""The tasks of a run of chaos, as a release of the app declares them."""
+"""The app of a run of chaos, in one of two releases."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from celery_throttle.signals import TaskParked, task_parked
 from tests.chaos.kinds import KINDS, Kind
 from tests.support.journal import Journal
 
-__all__ = ["make_app"]
+__all__ = ["app"]
 
 _RETRIES = 2
 
@@ -29,8 +28,19 @@ def _note_parked(event: TaskParked, **_: object) -> None:
 task_parked.connect(_note_parked)
 
 
-def make_app(*, shared: int, paced: str, without: str = "") -> Any:
-    """Return the app of a release, with its differences from the others."""
+def _limits(release: int) -> dict[str, Limit]:
+    alone = {"early": 3, "late": 3, "again": 2, "told": 2, "ends": 2, "api": 4, "heavy": 4, "timed": 3}
+    shared, paced = ((3, "8/s"), (4, "6/s"))[release]
+    return {
+        **{name: Limit(name, permits) for name, permits in alone.items()},
+        **{name: Limit(name, 1, key="who") for name in ("keyed", "tenant")},
+        "shared": Limit("shared", shared),
+        "paced": Limit("paced", rate=paced, burst=2),
+    }
+
+
+def _make_app(release: int) -> Any:
+    """Return the app of a release: the second has other numbers, and a task less."""
     app = Celery("chaos", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
     app.conf.update(
         broker_connection_retry_on_startup=True,
@@ -40,50 +50,29 @@ def make_app(*, shared: int, paced: str, without: str = "") -> Any:
         result_expires=300,
         **json.loads(os.environ.get("TEST_CONF", "{}")),
     )
-    options = _options(shared, paced)
+    limits = _limits(release)
     for kind in KINDS:
-        if kind.name != without:
-            _declare(app, kind, options.get(kind.name, {}))
+        if not release or kind.name != "leaving":
+            _declare(app, kind, [limits[name] for name in kind.limits])
     return app
 
 
-def _options(shared: int, paced: str) -> Mapping[str, dict[str, Any]]:
-    early, late, again = Limit("early", 3), Limit("late", 3), Limit("again", 2)
-    both, keyed, told, ends = Limit("shared", shared), Limit("keyed", 1, key="who"), Limit("told", 2), Limit("ends", 2)
-    once = {"singleton": True, "unique_on": ["order"]}
-    return {
-        "early": {"limit": early},
-        "late": {"limit": late},
-        "leaving": {"limit": late},
-        "shared_early": {"limit": both},
-        "shared_late": {"limit": both},
-        "keyed": {"limit": keyed},
-        "keyed_early": {"limit": keyed},
-        "paced": {"limit": Limit("paced", rate=paced, burst=2)},
-        "heavy": {"limit": Limit("heavy", 4), "cost": "size"},
-        "two": {"limit": [Limit("api", 4), Limit("tenant", 1, key="who")]},
-        "once": once | {"remember": 600},
-        "once_early": once | {"limit": early},
-        "once_fails": once,
-        "retrying": {"limit": again, "max_retries": _RETRIES},
-        "retrying_early": {"limit": again, "max_retries": _RETRIES},
-        "told": {"limit": told},
-        "told_early": {"limit": told},
-        **{name: {"limit": ends} for name in ("failing", "ignoring", "rejecting", "requeueing", "expiring")},
-        "timed": {"limit": Limit("timed", 3), "time_limit": 1},
-    }
-
-
-def _declare(app: Any, kind: Kind, options: dict[str, Any]) -> None:
+def _declare(app: Any, kind: Kind, limits: list[Limit]) -> None:
     def body(self: Any, label: str, seconds: float, who: str = "", size: int = 1, order: str = "") -> str:  # noqa: ARG001
         with Journal.from_environment().run(self.request, label):
             time.sleep(seconds)
             _then(self, kind.then, label)
         return label
 
-    if kind.throttled:
-        options = options | {"base": Throttled}
-    app.task(body, name=f"chaos.{kind.name}", bind=True, shared=False, acks_late=kind.late, **options)
+    options: dict[str, Any] = {"base": Throttled, "limit": limits or None} if kind.throttled else {}
+    if kind.by_size:
+        options["cost"] = "size"
+    if kind.once:
+        options |= {"singleton": True, "unique_on": ["order"], "remember": kind.remember}
+    if kind.name == "timed":
+        options["time_limit"] = 1
+    options |= {"max_retries": _RETRIES, "acks_late": kind.late}
+    app.task(body, name=f"chaos.{kind.name}", bind=True, shared=False, **options)
 
 
 def _then(task: Any, what: str, label: str) -> None:
@@ -110,3 +99,6 @@ def _is_first(label: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+app = _make_app(int(os.environ.get("CHAOS_RELEASE", "0")))

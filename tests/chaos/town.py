@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "Town", "Trouble"]
 
-RELEASE_ONE, RELEASE_TWO = "tests.chaos.release_one", "tests.chaos.release_two"
+APP = "tests.chaos.tasks"
+#: Of the workers that are not like the others, by place.
+_OPTIONS: dict[int, dict[str, Any]] = {1: {"options": ("--max-tasks-per-child", "40")}, 3: {"pool": "threads"}}
 #: The broker delivers unacknowledged messages again after so many seconds.
 VISIBILITY = 15
 #: Celery itself waits for half a minute and more for a job that did not get to its process.
@@ -63,9 +65,8 @@ class Place:
         expected_end: whether its worker was stopped or killed on purpose.
     """
 
-    def __init__(self, name: str, app: str, options: dict[str, Any], broker: Relay, store: Relay) -> None:
-        self.name, self.app, self.options = name, app, options
-        self.broker, self.store = broker, store
+    def __init__(self, options: dict[str, Any], release: int, broker: Relay, store: Relay) -> None:
+        self.options, self.release, self.broker, self.store = options, release, broker, store
         self.worker: Worker | None = None
         self.busy = self.expected_end = False
 
@@ -100,27 +101,19 @@ class Town:
             self.workers = Workers(self.broker.url, self.journal, self.directory)
             stack.callback(self.workers.end)
             self.workers.conf = {**_SETTINGS, "throttle_url": self.store.url}
-            self.app = self.workers.app(RELEASE_ONE).app
+            self.app = self.workers.app(APP).app
             self.state = State(lambda: self.store.url)
-            self.places = [self._place(stack, number) for number in range(self._count)]
-            self.guest = self._make_place(stack, "guest", RELEASE_TWO, {"concurrency": 2})
+            self.places = [self._place(stack, _OPTIONS.get(number, {})) for number in range(self._count)]
+            self.guest = self._place(stack, {"concurrency": 2}, release=1)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _place(self, stack: ExitStack, number: int) -> Place:
-        options: dict[str, Any] = {"concurrency": 4}
-        if number == 1:
-            options["options"] = ("--max-tasks-per-child", "40")
-        if number == 3:
-            options["pool"] = "threads"
-        return self._make_place(stack, f"place{number}", RELEASE_ONE, options)
-
-    def _make_place(self, stack: ExitStack, name: str, app: str, options: dict[str, Any]) -> Place:
+    def _place(self, stack: ExitStack, options: dict[str, Any], *, release: int = 0) -> Place:
         broker, store = (stack.enter_context(Relay(server.port)) for server in (self.broker, self.store))
-        return Place(name, app, options, broker, store)
+        return Place({"concurrency": 4} | options, release, broker, store)
 
     @property
     def all_places(self) -> list[Place]:
@@ -131,9 +124,15 @@ class Town:
     def start(self, place: Place) -> None:
         """Start a worker there; it is `up` later."""
         env = {"BROKER_URL": place.broker.url, "RESULT_BACKEND": place.broker.url.removesuffix("/0") + "/1"}
+        env["CHAOS_RELEASE"] = str(place.release)
         conf = {"throttle_url": place.store.url}
-        place.worker = self.workers.start(place.app, **place.options, env=env, conf=conf, wait=False)
+        place.worker = self.workers.start(APP, **place.options, env=env, conf=conf, wait=False)
         place.expected_end = False
+
+    def start_again(self, place: Place) -> None:
+        """Do so where a worker has to be all the time."""
+        if place is not self.guest:
+            self.start(place)
 
     @staticmethod
     def runs_at(place: Place) -> bool:
@@ -215,13 +214,7 @@ class Town:
         with Redis.from_url(self.broker.url, socket_timeout=5) as client:
             return {"queued": int(client.llen("celery")), "unacknowledged": int(client.hlen("unacked"))}
 
-    def in_store(self) -> dict[str, int]:
-        """Return how many entries each key of the store has, except the counts, which end by themselves."""
+    def in_store(self) -> list[str]:
+        """Return the keys of the store, except the counts, which end by themselves."""
         with Redis.from_url(self.store.url, socket_timeout=5) as client:
-            keys = [key for key in client.scan_iter() if client.type(key) != b"string" or client.pttl(key) < 0]
-            return {key.decode(): _size(client, key) for key in keys}
-
-
-def _size(client: Any, key: bytes) -> int:
-    sizes = {b"string": client.strlen, b"hash": client.hlen, b"set": client.scard, b"zset": client.zcard}
-    return int(sizes[client.type(key)](key))
+            return [key.decode() for key in client.scan_iter() if client.type(key) != b"string" or client.pttl(key) < 0]

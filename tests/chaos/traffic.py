@@ -59,13 +59,11 @@ class Traffic:
         """Have these revoked soon, by the thread that publishes: the broker may be away."""
         self._revokes.put(task_ids)
 
-    def probe(self, name: str, count: int) -> list[Published]:
+    def probe(self, name: str, count: int) -> None:
         """Publish calls of one kind at once, from the thread that asks, after the end."""
         kind = next(kind for kind in KINDS if kind.name == name)
-        first = len(self.published)
         for number in range(count):
             self._publish(kind.call(10**6 + number, self._chance))
-        return self.published[first:]
 
     def _run(self) -> None:
         began, number = time.monotonic(), 0

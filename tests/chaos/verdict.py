@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import combinations
 
 from tests.chaos.kinds import CAPS, LEASE, RATES
 from tests.chaos.town import Town, Trouble
@@ -73,39 +74,38 @@ class Verdict:
     def judge(self) -> None:
         """Ask everything."""
         for each in self._published:
-            self._judge_call(each, self._by_label.get(each.call.label, []))
+            if each.call.kind.throttled:
+                self._judge_lost(each, self._by_label[each.call.label])
+                self._judge_twice(each, self._by_label[each.call.label])
         self._judge_identities()
         self._judge_caps()
         self._judge_rates()
         self._judge_workers()
 
-    def _judge_call(self, each: Published, runs: list[Run]) -> None:
-        if each.call.kind.throttled:
-            self._judge_lost(each, runs)
-            self._judge_twice(each, runs)
-
     # -- lost ---------------------------------------------------------------------------------------------------------
 
     def _judge_lost(self, each: Published, runs: list[Run]) -> None:
-        call = each.call
-        if any(run.outcome == call.kind.final for run in runs) or call.kind.may_miss or each.revoked or not each.sure:
+        kind = each.call.kind
+        if any(run.outcome == kind.final for run in runs) or kind.may_miss or each.revoked or not each.sure:
             return
-        if not call.kind.late and any(self._was_killed(run) for run in runs):
-            self.excused["early acknowledged, and its process was killed"] += 1
-            return
-        if not call.kind.late and call.kind.then == "slow_down" and any(self._killed_untold(run) for run in runs):
+        excuse = "" if kind.late else self._early_lost(each, runs)
+        if not excuse and (why := self._celery_lost(each, runs)):
+            excuse = f"lost: {why}"
+        if excuse:
+            self.excused[excuse] += 1
+        else:
+            self._say("lost", each, runs)
+
+    def _early_lost(self, each: Published, runs: list[Run]) -> str:
+        if any(self._was_killed(run) for run in runs):
+            return "early acknowledged, and its process was killed"
+        if each.call.kind.then == "slow_down" and any(self._killed_untold(run) for run in runs):
             # `RateLimited` puts it back in line, but by the worker's message, and no other process has it.
-            self.excused["early acknowledged, and its worker was killed before it could put it back"] += 1
-            return
-        if not call.kind.late and not runs and self._killed_at_once(each):
+            return "early acknowledged, and its worker was killed before it could put it back"
+        if not runs and self._killed_at_once(each):
             # A process reports that it has a job, which is acknowledged then, and only after that begins it.
-            self.excused["early acknowledged, and its process was killed before it began"] += 1
-            return
-        if why := self._celery_lost(each, runs):
-            self.excused[f"lost: {why}"] += 1
-            return
-        after = "" if call.kind.late else self._killed_soon(each)
-        self._say("lost", each, runs, after)
+            return "early acknowledged, and its process was killed before it began"
+        return ""
 
     def _was_killed(self, run: Run) -> bool:
         """Return whether a run was ended from outside; a stopping process may end its run by an exception."""
@@ -117,7 +117,7 @@ class Verdict:
     def _killed_untold(self, run: Run) -> bool:
         """Return whether its worker was killed before it can have reported its end."""
         # A process may end its body after its main process was killed, and begin it in that moment.
-        since, till = run.started - _BEGINS_WITHIN, self._told_by(run.worker, run.stopped or _FOREVER)
+        since, till = run.started - _BEGINS_WITHIN, self._told_by(run.worker, _end(run))
         return any(self._troubles("killed", run.worker, since, till))
 
     def _killed_at_once(self, each: Published) -> bool:
@@ -144,7 +144,7 @@ class Verdict:
         if each.call.kind.then == "retry" and runs and unpublished:
             return "its retry was not published, or lost as above"
         if each.call.kind.then == "requeue" and runs and received <= len(runs) and each.task_id not in self._parked:
-            back = max(run.stopped or _FOREVER for run in runs)
+            back = max(_end(run) for run in runs)
             if any("killed" in trouble.what and back - 1 < trouble.began < back + 2 for trouble in self._town.troubles):
                 return "the broker's transport lost it on its way to a worker that was killed"
         return ""
@@ -155,18 +155,13 @@ class Verdict:
             self._troubles("broker", worker, at, at + _UNACKED_FOR)
         )
 
-    def _killed_soon(self, each: Published) -> str:
-        near = [trouble for trouble in self._town.troubles if "killed" in trouble.what and trouble.began > each.at]
-        return f" (early acknowledged; next kill {near[0].began - each.at:.2f} s after publishing)" if near else ""
-
     # -- twice --------------------------------------------------------------------------------------------------------
 
     def _judge_twice(self, each: Published, runs: list[Run]) -> None:
         for first, second in _pairs(runs):
             if first.task_id != second.task_id:
                 continue  # of a singleton's label there is one call, so this is another kind of wrong: judged below
-            end = first.stopped if first.stopped is not None else _FOREVER
-            if second.started < end:
+            if second.started < _end(first):
                 self._unless_excused("at once", each, [first, second], self._lease_lost(first))
             elif first.outcome == each.call.kind.final and each.call.kind.final == "returned":
                 before = [run for run in runs if run.started < second.started]
@@ -182,10 +177,9 @@ class Verdict:
         for order, runs in identities.items():
             for first, second in _pairs(runs):
                 each = self._calls[second.label]
-                end = first.stopped if first.stopped is not None else _FOREVER
                 if first.task_id == second.task_id:
                     continue  # judged above
-                if second.started < end:
+                if second.started < _end(first):
                     self._unless_excused(f"at once, identity {order}", each, [first, second], self._lease_lost(first))
                 elif order.startswith("once-") and first.outcome == "returned":
                     excuse = self._may_repeat(first)
@@ -193,7 +187,7 @@ class Verdict:
 
     def _may_repeat(self, run: Run) -> str:
         """Why a task whose run has come to its end may run again: its worker could not say so."""
-        stopped = run.stopped or _FOREVER
+        stopped = _end(run)
         till = self._told_by(run.worker, stopped)
         if self._killed_untold(run):
             return "its worker was killed before it could tell"
@@ -216,12 +210,11 @@ class Verdict:
         return till
 
     def _lease_lost(self, run: Run) -> str:
-        end = run.stopped if run.stopped is not None else _FOREVER
         # While the store is away for all, no lease ends.
         alone = [
             trouble
             for what in ("frozen", "store")
-            for trouble in self._troubles(what, run.worker, run.started - 1.0, end + 1.0)
+            for trouble in self._troubles(what, run.worker, run.started - 1.0, _end(run) + 1.0)
             if trouble.worker
         ]
         if alone and run.task_id in self._lost_lease:
@@ -249,7 +242,7 @@ class Verdict:
 
     def _judge_cap(self, bucket: str, cap: int, runs: list[tuple[Run, int]]) -> None:
         for run, _ in runs:
-            beside = [(other, cost) for other, cost in runs if _spans(other, run.started)]
+            beside = [(other, cost) for other, cost in runs if other.started <= run.started < _end(other)]
             used = sum(cost for _, cost in beside)
             if used <= cap:
                 continue
@@ -294,11 +287,15 @@ class Verdict:
         if excuse:
             self.excused[f"ran {what.partition(',')[0]}: {excuse}"] += 1
         else:
-            self._say(f"ran {what}", each, runs, "")
+            self._say(f"ran {what}", each, runs)
 
-    def _say(self, what: str, each: Published, runs: Iterable[Run], more: str) -> None:
+    def _say(self, what: str, each: Published, runs: Iterable[Run]) -> None:
         ran = "; ".join(_told(run) for run in runs) or "never ran"
-        self.violations.append(f"{what}: {each.call.label} {each.task_id}, published {each.at:.3f}{more}: {ran}")
+        self.violations.append(f"{what}: {each.call.label} {each.task_id}, published {each.at:.3f}: {ran}")
+
+
+def _end(run: Run) -> float:
+    return _FOREVER if run.stopped is None else run.stopped
 
 
 def _told(run: Run) -> str:
@@ -307,16 +304,9 @@ def _told(run: Run) -> str:
     return f"{run.label} {run.started:.3f}-{stopped} {run.outcome} on {run.worker} attempt {run.attempt}{again}"
 
 
-def _spans(run: Run, at: float) -> bool:
-    return run.started <= at and (run.stopped is None or at < run.stopped)
-
-
 def _pairs(runs: list[Run]) -> Iterator[tuple[Run, Run]]:
     """Each run with every later one."""
-    in_order = sorted(runs, key=lambda run: run.started)
-    for place, first in enumerate(in_order):
-        for second in in_order[place + 1 :]:
-            yield first, second
+    return combinations(sorted(runs, key=lambda run: run.started), 2)
 
 
 def _tracebacks(log: str) -> Iterator[str]:

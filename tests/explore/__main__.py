@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from celery_throttle.embedded import EmbeddedServer
-from tests.explore.beside import Drift, replay_beside, walk_beside
-from tests.explore.gates import CannotReplay
+from tests.explore.gates import CannotReplay, Drift, replay_beside, walk_beside
 from tests.explore.search import replay, search
-from tests.explore.store import Defect, Server, explored
+from tests.explore.store import Server
 from tests.explore.worlds import CI_WORLDS, FAULTS, STEERING, make
-
-__all__ = ["serving"]
-
-
-@contextmanager
-def serving(defect: Defect | None = None) -> Iterator[Server]:
-    """Start a server of our own with the scripts."""
-    options = {"unixsocket": "{dir}/redis.sock"}
-    with explored(defect), EmbeddedServer(prefer=("wheel", "path"), options=options) as running:
-        server = Server(str(running.directory / "redis.sock"))
-        server.load_scripts()
-        yield server
-        server.close()
+from tests.simulation.server import serving
 
 
 def _say(text: object) -> None:
@@ -41,12 +25,11 @@ def main() -> int:
     )
     parser.add_argument("--world", action="append", help="its name, see worlds.py; any number; else those of CI")
     parser.add_argument("--states", type=int, default=20_000, help="at most, of each")
-    parser.add_argument("--seconds", type=float, default=1e9, help="at most, for each")
     parser.add_argument("--trace", help="replay these steps, with ';' between")
     parser.add_argument("--gates", action="store_true", help="with --trace: through the simulation's real gates, too")
     parser.add_argument("--walks", type=int, help="take so many random walks through model and real gates instead")
     options = parser.parse_args()
-    with serving() as server:
+    with serving(Server) as server:
         wrong = [_wrong(name, server, options) for name in options.world or CI_WORLDS]
     return int(any(wrong))
 
@@ -66,7 +49,7 @@ def _wrong(name: str, server: Server, options: argparse.Namespace) -> bool:
             return True
         _say(f"{name}: well")
         return False
-    searched = search(config, server, most=options.states, seconds=options.seconds)
+    searched = search(config, server, most=options.states)
     _say(searched)
     for found in searched.found.values():
         _say(f"  {found}\n  python -m tests.explore --world {name} --trace '{'; '.join(found.trace)}'")

@@ -1,26 +1,24 @@
-"""The invariants of every state, and of the end."""
+"""The invariants of every state, of the end, and of each start and grant."""
 
 from __future__ import annotations
 
+import json
 import traceback
+from typing import Any
 
-from tests.explore.rules import permits_of
-from tests.explore.store import CALLS, SETS
-from tests.explore.world import Violation, Worker, World, number_of
+from tests.explore.store import CALLS, SETS, Content
+from tests.explore.world import Run, Worker, World, number_of
+from tests.simulation.invariants import Violation
 from tests.store import peek
 from tests.store.peek import Snapshot
 
-__all__ = ["check", "check_at_rest", "is_done"]
+__all__ = ["check", "check_at_rest", "check_begin", "check_order", "is_done"]
 
 _DAY_US = 86_400_000_000
 
 
 def check(world: World) -> None:
-    """Check the invariants of every state.
-
-    Raises:
-        Violation: it does not.
-    """
+    """Check the invariants of every state."""
     store = _snapshot(world)
     _check_indexes(world, store)
     _check_caps(world, store)
@@ -82,7 +80,7 @@ def _knows(world: World, worker: Worker, nonce: str) -> bool:
     if sent and (sent.reply is None or any(grant.nonce == nonce for grant in sent.reply.grants)):
         # It may be answered with that, or is.
         return nonce.startswith(f"{worker.name}:{worker.call}.") or sent.reply is not None
-    if any(name == worker.name or nonce.encode() in packed for name, packed, _ in world.state.strays):
+    if any(name == worker.name or nonce.encode() in packed for name, packed in world.state.strays):
         return True
     return worker.leaving and sent is None
 
@@ -108,7 +106,7 @@ def _is_somewhere(world: World, task: str, store: Snapshot) -> bool:
         said = [row.task for row in worker.say.ended] + [row[1] for row in worker.say.gone if row[0] == "never"]
         if task in said or (worker.sent and task.encode() in worker.sent.packed):
             return True
-    return any(task.encode() in packed for _, packed, _ in world.state.strays)
+    return any(task.encode() in packed for _, packed in world.state.strays)
 
 
 def _is_at_broker_or_worker(world: World, task: str) -> bool:
@@ -142,11 +140,7 @@ def _tasks_left(world: World) -> list[str]:
 
 
 def check_at_rest(world: World) -> None:
-    """All is done: each task has ended, and nothing is kept, whether its time is over or not.
-
-    Raises:
-        Violation: it is not so.
-    """
+    """All is done: each task has ended, and nothing is kept, whether its time is over or not."""
     if not is_done(world):
         waits = _tasks_left(world)
         raise Violation(f"waits for ever: {waits or [f't{copy.task}' for copy in world.state.broker]}")
@@ -166,3 +160,109 @@ def check_at_rest(world: World) -> None:
     world.call(CALLS.reap(100), CALLS.reap(100))
     if left_over := {name for name in world.state.content if name not in ("limits", "audit", "meta")}:
         raise Violation(f"left in the store after two days: {sorted(left_over)}")
+
+
+# -- starts and grants -------------------------------------------------------------------------------------------------
+
+#: The outcome of a task that does not begin any more.
+_NEVER_BEGINS = ("revoked", "expired", "replaced", "duplicate", "skip", "concluded", "done")
+
+
+def permits_of(world: World, bucket: str) -> int:
+    """Return how many permits of a bucket may be held."""
+    return world.state.most.get(bucket, world.config.permits[bucket.partition("\x1f")[0]])
+
+
+def check_begin(world: World, worker: Worker, run: Run) -> None:
+    """A body begins: may it, and may it now?"""
+    state = world.state
+    book, lapsed = state.books[run.task], worker.permits[run.nonce].told.nonce in state.lapsed
+    book.ran[run.attempt] = book.ran.get(run.attempt, 0) + 1
+    book.credit += lapsed
+    if book.told in _NEVER_BEGINS and not (book.doubled and book.told != "revoked"):
+        raise Violation(f"told: t{run.task} begins though it has an outcome: {book.told}")
+    if book.ran[run.attempt] > 1 + book.credit:
+        times = f"{book.ran[run.attempt]} times, {book.credit} allowed more"
+        raise Violation(f"ran twice: t{run.task} attempt {run.attempt} begins {times}")
+    _check_outcome(world, run)
+    if not lapsed:
+        _check_beside(world, run)
+        _check_used(world, run)
+    if run.lock:
+        _check_token(world, run, lapsed=lapsed)
+
+
+def _check_beside(world: World, run: Run) -> None:
+    """No two runs of one task id, nor of one identity."""
+    state, dedup = world.state, world.task(run).dedup
+    excused = run.nonce in state.unlocked
+    for nonce, (task, identity, _) in state.bodies.items():
+        if not world.counts(nonce):
+            continue
+        if task == run.task:
+            raise Violation(f"two runs at once of t{run.task}")
+        one = dedup is not None and identity and dedup.lock_until != "started"
+        if one and not excused and nonce not in state.unlocked:
+            raise Violation(f"identity: t{run.task} begins beside t{task}")
+
+
+#: After one of these a duplicate may have to run itself.
+_LOSES_OUTCOMES = ("lease", "killed", "unlock", "visibility", "broker", "store")
+
+
+def _check_outcome(world: World, run: Run) -> None:
+    """A duplicate whose first has come to an end has the outcome of that, and does not run itself."""
+    header, faults = world.state.books[run.task].header, world.config.budgets.keys()
+    if not header or not header[1] or run.attempt or not faults.isdisjoint(_LOSES_OUTCOMES):
+        return
+    if world.state.books[number_of(header[1])].told in ("success", "failure"):
+        raise Violation(f"outcome: t{run.task} runs itself though {header[1]}, whose duplicate it is, has ended")
+
+
+def _check_used(world: World, run: Run) -> None:
+    held = [
+        world.bound(bucket, nonce)
+        for nonce, (task, _, _) in world.state.bodies.items()
+        if world.counts(nonce)
+        for bucket in world.config.tasks[task].buckets
+    ]
+    for bucket in (world.bound(each, run.nonce) for each in world.task(run).buckets):
+        most = permits_of(world, bucket)
+        used = 1 + held.count(bucket)
+        if most and used > most:
+            raise Violation(f"cap: {used} of {most} permits of {bucket} in use as t{run.task} begins")
+
+
+def _check_token(world: World, run: Run, *, lapsed: bool) -> None:
+    state, lock = world.state, json.loads(run.lock)
+    token = int(lock.get("fence", 0))
+    first = state.books[run.task].ran[run.attempt] == 1
+    exempt = lapsed or lock["lock_until"] == "started" or run.nonce in state.unlocked or not first
+    if token and token <= state.fence and not exempt:
+        raise Violation(f"the fencing token of t{run.task} does not grow")
+    state.fence = max(token, state.fence)
+
+
+def check_order(world: World, before: Content, granted: list[str]) -> None:
+    """Check that no task that came earlier to the same lane stayed parked while this one got its permit."""
+    was, now = _records(before), _records(world.state.content)
+    for task, record in now.items():
+        if record.get("nonce") not in granted or was.get(task, {}).get("nonce") == record["nonce"]:
+            continue
+        for other, waits in now.items():
+            waited = was.get(other)
+            alike = record["needs"] == waits["needs"] and record["queue"] == waits["queue"]
+            if waited is None or not record["needs"] or not alike or not _runs(record):
+                continue
+            parked = "nonce" not in waits and "nonce" not in waited and _runs(waits) and _runs(waited)
+            if parked and (record["ticket"] == 0 or waits["ticket"] < record["ticket"]):
+                raise Violation(f"order: {task} got its permit before {other}")
+
+
+def _records(content: Content) -> dict[str, dict[str, Any]]:
+    found = {task: json.loads(packed) for task, packed in content.get("records", {}).items()}
+    return {task: record for task, record in found.items() if "needs" in record}
+
+
+def _runs(record: dict[str, Any]) -> bool:
+    return (record.get("lock") or {}).get("verdict", "run") == "run" and not record.get("expired")

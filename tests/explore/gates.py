@@ -1,30 +1,27 @@
-"""Two workers with the simulation's real gates, that take the steps of a trace.
+"""The model beside two workers with the simulation's real gates: both take the same steps, and the same tasks run.
 
-Some steps are not taken here: a broken connection to the store, a sign-off, and changes by an operator.
+Some steps are not taken with real gates: a broken connection to the store, a sign-off, and changes by an operator.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
+from random import Random
 from typing import Any
 
-from celery.worker import state
-
 from celery_throttle import Limit
-from celery_throttle.core.keys import Keys
-from celery_throttle.embedded import EmbeddedServer
+from tests.explore.steps import begin, parts_of, possible, take
+from tests.explore.store import Server as Scripts
 from tests.explore.world import World as Model
 from tests.explore.worlds import Config
-from tests.simulation.clock import Clock, Fiber
-from tests.simulation.network import Pipe, Server, packed
-from tests.simulation.scene import LEASE, PREFIX, App, Kind, Scene
-from tests.simulation.workers import CHANNEL, Here, Worker, installed, name_of
+from tests.simulation.clock import Fiber
+from tests.simulation.scene import LEASE, Kind, Scene, make_app
+from tests.simulation.server import Server, serving
+from tests.simulation.workers import HERE, Worker, install, name_of
 from tests.simulation.world import World
 
-__all__ = ["CannotReplay", "Gates", "real_gates"]
+__all__ = ["CannotReplay", "Drift", "replay_beside", "walk_beside"]
 
 _TASK, _QUEUE, _FAR_US = "task", "q", 10**19
 
@@ -33,16 +30,8 @@ class CannotReplay(ValueError):
     """A world, or a step, that real gates are not taken through."""
 
 
-@contextmanager
-def real_gates(config: Config) -> Iterator[Gates]:
-    """Start two workers with real gates, and publish nothing."""
-    options = {"unixsocket": "{dir}/redis.sock"}
-    with EmbeddedServer(prefer=("wheel", "path"), options=options) as running:
-        server = Server(str(running.directory / "redis.sock"), CHANNEL)
-        here = Here(Clock())
-        with installed(here):
-            yield Gates(config, World(0, here, server, _scene_of(config)))
-        server.close()
+class Drift(Exception):
+    """The model and the real gates differ."""
 
 
 def _scene_of(config: Config) -> Scene:
@@ -51,29 +40,19 @@ def _scene_of(config: Config) -> Scene:
     permits = config.permits["gpu"]
     if not alike or first.needs not in ("", "1:gpu") or config.limits != {"gpu": str(permits)} or config.ticks:
         raise CannotReplay(f"{config.name}: only tasks that are alike, with one permit of one limit")
-    app = App("explore", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
-    app.conf.update(
-        throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
-        worker_send_task_events=False, throttle_on_store_error="hold",
-    )  # fmt: skip
-    scene = Scene(app, {"gpu": permits}, {})
-    dedup, options = first.dedup, {}
-    if dedup:
+    kind = Kind(_TASK, (Limit("gpu", permits),) if first.needs else (), late=first.late)
+    options: dict[str, Any] = {}
+    if dedup := first.dedup:
+        kind = kind._replace(identity="n", remember=dedup.remember)
         options = {"on_conflict": dedup.on_conflict, "lock_until": dedup.lock_until, "lock_ttl": dedup.lock_ttl}
-    kind = Kind(
-        _TASK,
-        (("gpu", "", 1),) if first.needs else (),
-        late=first.late,
-        identity="n" if dedup else "",
-        remember=dedup.remember if dedup else 0.0,
-    )
-    scene.add(kind, **options, **({"limit": Limit("gpu", permits)} if first.needs else {}))
-    app.finalize()
+    scene = Scene(make_app())
+    scene.add(kind, **options)
+    scene.app.finalize()
     return scene
 
 
-class Gates:
-    """Two workers with real gates."""
+class _Gates:
+    """Two workers with real gates; each step is a method."""
 
     def __init__(self, config: Config, world: World) -> None:
         self.config, self.world = config, world
@@ -81,190 +60,144 @@ class Gates:
         world.queue_of = {_TASK: _QUEUE}
         world.scene.app.revoke = self._revoked
         self._ids: dict[int, str] = {}
-        self._at: list[Worker | None] = [None, None]
         self._renewing: dict[int, Fiber] = {}
-        for place in (0, 1):
-            self._start(str(place))
+        self._at = [self._start(place) for place in (0, 1)]
         for number, task in enumerate(config.tasks):
             if task.dedup is None:
-                self._publish(str(number))
+                self._publish(number)
 
     def take(self, step: str, model: Model) -> None:
-        """Let this happen; ``model`` is as it was before that.
-
-        Raises:
-            CannotReplay: it is not among what can be replayed.
-        """
-        what, *rest = step.split()
+        """Let this happen; ``model`` is as it was before that."""
+        what, *rest = parts_of(step)
         if what == "visible":
-            (copy,) = [copy for copy in model.state.broker if copy.number == int(rest[0])]
-            self._visible(copy.at, copy.task)
+            (copy,) = [copy for copy in model.state.broker if copy.number == rest[0]]
+            rest = [copy.at, copy.task]
         elif what == "end":
-            self._end(rest[0], model.worker(int(rest[0])).runs[rest[1]].task, rest[2])
-        elif what in self._steps:
-            if what == "hear" and (sent := model.worker(int(rest[0])).sent) and sent.late:
-                self._is_late(rest[0])
-            self._steps[what](*rest)
-        else:
+            rest[1] = model.worker(rest[0]).runs[rest[1]].task
+        elif what == "hear" and (sent := model.worker(rest[0]).sent) and sent.late:
+            # So much time has passed for this worker alone that its leases may be over.
+            for calls in self._at[rest[0]].gate.groups:
+                calls.asked_at -= LEASE
+        method = getattr(self, "_" + what.replace("-", "_"), None)
+        if method is None:
             raise CannotReplay(f"{step}: not with real gates")
+        method(*rest)
 
     def running(self) -> list[list[str]]:
         """Return the run in each place, by the model."""
         names = {task_id: f"t{number}" for number, task_id in self._ids.items()}
-        return [
-            sorted(names[job.task_id] for job in worker.pool.jobs if job.state == "begun") if worker else []
-            for worker in self._at
-        ]
-
-    @property
-    def _steps(self) -> dict[str, Callable[..., None]]:
-        return {
-            "age": lambda: self.world.pass_time(7_000_000),
-            "broker-lost": self._broker_lost,
-            "call": self._call,
-            "deliver": self._deliver,
-            "hear": self._hear,
-            "kill": self._kill,
-            "lapse": self._lapse,
-            "look": self._look,
-            "publish": self._publish,
-            "renew": self._renew,
-            "renewal": self._renewal,
-            "rest": lambda: None,
-            "revoke": lambda task: self._revoked(self._ids[int(task)]),
-            "say": self._say,
-            "stray": lambda: self.world.carry_stray(*self.world.network.strays.pop().popleft()),
-            "stray-lost": self.world.network.strays.clear,
-        }
-
-    def _worker(self, place: str | int) -> Worker:
-        worker = self._at[int(place)]
-        if worker is None:
-            raise CannotReplay(f"no worker is at place {place}")
-        return worker
+        begun = [[job for job in worker.pool.jobs if job.state == "begun"] for worker in self._at]
+        return [sorted(names[job.task_id] for job in jobs) for jobs in begun]
 
     def _turn(self, worker: Worker, *, hungry: bool = False) -> None:
         """It looks for parked tasks when the trace has that step, and passes no permits on unless the world does."""
         worker.gate.running._passes_on = self.config.passes_on
         for calls in worker.gate.groups:
             calls.hungry, calls.freed = hungry, 0
-        self.world.act(worker, worker.turn)
+        self.world.act(worker, worker.loop.turn)
 
-    def _start(self, place: str) -> None:
-        slots = self.config.slots[int(place)]
-        worker = self._at[int(place)] = self.world.start_worker(slots, [_QUEUE], has_event_loop=True)
-        while worker.threads or any(pipe.sent or pipe.replies for pipe in self._pipes(worker)):
+    def _start(self, place: int) -> Worker:
+        worker = self.world.start_worker(self.config.slots[place], [_QUEUE], has_event_loop=True)
+        while worker.threads or any(pipe.sent or pipe.replies for pipe in worker.pipes):
             while worker.threads:
-                self.world.act(worker, worker.run_thread)
+                self.world.act(worker, worker.threads.pop(0))
             self._turn(worker)
-            for pipe in self._pipes(worker):
+            for pipe in worker.pipes:
                 while pipe.sent:
                     self.world.carry(pipe)
                 self.world.hear(pipe, len(pipe.replies))
             self._turn(worker)
+        return worker
 
-    def _pipes(self, worker: Worker) -> list[Pipe]:
-        return [pipe for pipe in self.world.network.pipes if pipe.worker is worker]
-
-    def _publish(self, number: str) -> None:
-        task = self.config.tasks[int(number)]
-        arguments = {"key": 1, "n": 1}
-        # A caller that names a task awaits it.
-        wanted = f"t{number}" if task.dedup is None or task.awaited or task.by_name else None
+    def _publish(self, number: int) -> None:
+        task, world = self.config.tasks[number], self.world
+        arguments, task_id = {"key": 1, "n": 1}, f"t{number}"
         if task.by_name:
-            app = self.world.scene.app
-            app.send_task(_TASK, kwargs=arguments, task_id=wanted, queue=_QUEUE, result_cls=app.AsyncResult)
-            identity = f"{_TASK}:1"
-            self.world.book.publish(f"t{number}", _TASK, arguments, identity, 0, self.world.clock.now_us)
-            self._ids[int(number)] = f"t{number}"
-            return
-        self.world.publish(_TASK, arguments, _QUEUE, wanted)
-        self._ids[int(number)] = self.world._published or f"t{number}"
+            app = world.scene.app
+            app.send_task(_TASK, kwargs=arguments, task_id=task_id, queue=_QUEUE, result_cls=app.AsyncResult)
+            world.book.publish(task_id, world.scene.kinds[_TASK], arguments, 0)
+        else:  # a caller that names a task awaits it
+            world.publish(_TASK, arguments, _QUEUE, task_id if task.dedup is None or task.awaited else None)
+            task_id = world.published or task_id
+        self._ids[number] = task_id
 
-    def _deliver(self, place: str) -> None:
-        worker, world = self._worker(place), self.world
-        assert worker.channel is not None, "it has no connection to the broker"
-        world.receive(worker, world.broker.deliver(worker.channel, _QUEUE, world.clock.now_us))
-        self._turn(worker)
-        self._begin(worker)
+    def _deliver(self, place: int) -> None:
+        channel = self._at[place].channel
+        assert channel is not None, "it has no connection to the broker"
+        self.world.deliver(channel, _QUEUE)
+        self._begin(self._at[place])
 
-    def _call(self, place: str, how: str = "") -> None:
+    def _call(self, place: int, how: str = "") -> None:
         if how not in ("", "wait", "killed"):
             raise CannotReplay(f"call {how}: not with real gates")
-        self._carry(self._worker(place))
+        pipe = next((pipe for pipe in self._at[place].pipes if pipe.sent), None)
+        if pipe is None:
+            raise CannotReplay(f"{self._at[place]} has made no call")
+        is_call = False
+        while pipe.sent and not is_call:
+            is_call = name_of(pipe.sent[0]) == "exchange"
+            self.world.carry(pipe)
         if how == "killed":
             self._kill(place, "lost")
         elif not how:
             self._hear(place)
 
-    def _carry(self, worker: Worker) -> None:
-        for pipe in self._pipes(worker):
-            while pipe.sent:
-                is_call = name_of(pipe.sent[0]) == "exchange"
-                self.world.carry(pipe)
-                if is_call:
-                    return
-        raise CannotReplay(f"{worker} has made no call")
-
-    def _hear(self, place: str) -> None:
-        worker = self._worker(place)
-        for pipe in self._pipes(worker):
+    def _hear(self, place: int) -> None:
+        for pipe in self._at[place].pipes:
             self.world.hear(pipe, len(pipe.replies))
-        self._turn(worker)
-        self._begin(worker)
+        self._begin(self._at[place])
 
     def _begin(self, worker: Worker) -> None:
         """Let the pool begin all jobs that it has."""
+        self._turn(worker)
         for job in worker.pool.jobs:
             if job.state == "sent":
-                self.world.begin(worker, job)
-                self.world.accept(worker, job)
+                self.world.begin(job)
+                self.world.accept(job)
         self._turn(worker)
 
-    def _end(self, place: str, task: int, outcome: str) -> None:
-        worker = self._worker(place)
+    def _end(self, place: int, task: int, outcome: str) -> None:
+        worker = self._at[place]
         (job,) = [job for job in worker.pool.jobs if job.task_id == self._ids[task] and job.state == "begun"]
-        self.world.end(worker, job, outcome)
-        self.world.hear_end(worker, job)
+        self.world.end(job, outcome)
+        self.world.hear_end(job)
         self._turn(worker)
 
-    def _look(self, place: str) -> None:
-        self._turn(self._worker(place), hungry=True)
+    def _look(self, place: int) -> None:
+        self._turn(self._at[place], hungry=True)
         self._call(place)
 
-    def _is_late(self, place: str) -> None:
-        """So much time has passed for this worker alone that its leases may be over."""
-        for calls in self._worker(place).gate.groups:
-            calls.asked_at -= LEASE
-
-    def _say(self, place: str) -> None:
+    def _say(self, place: int) -> None:
         """Send the deferred messages."""
-        worker = self._worker(place)
-        for calls in worker.gate.groups:
-            self.world.act(worker, calls.send, 0)
+        for calls in self._at[place].gate.groups:
+            self.world.act(self._at[place], calls.send, 0)
+
+    def _revoke(self, task: int) -> None:
+        self._revoked(self._ids[task])
 
     def _revoked(self, task_id: str) -> None:
         """Send the revoke to all workers."""
-        if not all(task.heard for task in self.config.tasks):
-            return
-        state.revoked.add(task_id)
-        entry = self.world.book.entries[task_id]
-        for attempt in entry.attempts.values():
-            attempt.excuse("revoked")
+        self.world.revoke(task_id)
         for worker in self.world.workers:
             self.world.act(worker, worker.gate.withdraw, [task_id])
             self._turn(worker)
 
-    def _kill(self, place: str, how: str) -> None:
-        worker, network = self._worker(place), self.world.network
-        calls = [each for pipe in self._pipes(worker) for each in pipe.sent if name_of(each) == "exchange"]
+    def _kill(self, place: int, how: str) -> None:
+        worker, network = self._at[place], self.world.network
+        calls = [each for pipe in worker.pipes for each in pipe.sent if name_of(each) == "exchange"]
         self.world.kill(worker)
         network.strays = [deque((worker, call) for call in calls)] if how == "stray" else []
         self.world.broker.show(_FAR_US)
-        self._start(place)
+        self._at[place] = self._start(place)
 
-    def _broker_lost(self, place: str) -> None:
-        worker = self._worker(place)
+    def _stray(self) -> None:
+        self.world.carry_stray(*self.world.network.strays.pop().popleft())
+
+    def _stray_lost(self) -> None:
+        self.world.network.strays.clear()
+
+    def _broker_lost(self, place: int) -> None:
+        worker = self._at[place]
         self.world.lose_broker(worker)
         self.world.broker.show(_FAR_US)
         self._turn(worker)
@@ -272,30 +205,68 @@ class Gates:
         self._turn(worker)
 
     def _visible(self, place: int, task: int) -> None:
-        channel = self._worker(place).channel
+        channel = self._at[place].channel
         assert channel is not None, "it has no connection to the broker"
-        (delivery, *_) = [each for each in channel.unacked.values() if each.letter.task_id == self._ids[task]]
-        self.world.strike(delivery)
+        self.world.strike(next(each for each in channel.unacked.values() if each.letter.task_id == self._ids[task]))
 
     def _lapse(self, task: str) -> None:
         task_id = self._ids[int(task[1:])]
-        before = self.world.clock.now_us // 1000 - 1
-        self.world.network._server.ask(packed("ZADD", Keys(PREFIX).key("leases"), "XX", before, task_id))
-        for run in [run for run in self.world.book.running if run.attempt.entry.task_id == task_id]:
+        self.world.network.end_lease(task_id)
+        for run in [run for run in self.world.book.running if run.entry.task_id == task_id]:
             self.world.book.lapse(run, "its lease was lost")
 
-    def _renew(self, place: str) -> None:
-        worker = self._worker(place)
-        leases: Any = worker._throttling._leases
-        group = worker._throttling.groups[0]
-        with self.world.here.acting(worker):
-            self._renewing[int(place)] = Fiber(partial(leases.renew, group))
+    def _renew(self, place: int) -> None:
+        worker = self._at[place]
+        leases: Any = worker.throttling._leases
+        with HERE.acting(worker):
+            self._renewing[place] = Fiber(partial(leases.renew, worker.throttling.groups[0]))
 
-    def _renewal(self, place: str) -> None:
-        worker, fiber = self._worker(place), self._renewing.pop(int(place))
+    def _renewal(self, place: int) -> None:
+        worker, fiber = self._at[place], self._renewing.pop(place)
         while fiber.waits:
             (ask,) = [ask for ask in self.world.network.asks if ask.worker is worker]
             self.world.carry_ask(ask)
             ask.hear()
-            with self.world.here.acting(worker):
+            with HERE.acting(worker):
                 fiber.go_on()
+
+    def _age(self) -> None:
+        self.world.pass_time(7_000_000)
+
+    def _rest(self) -> None:
+        """Nothing is left to do."""
+
+
+def replay_beside(config: Config, server: Scripts, trace: tuple[str, ...]) -> None:
+    """Take the model and real gates through these steps."""
+    model = Model(config, server)
+    begin(model)
+    with serving(Server) as own:
+        install()
+        gates = _Gates(config, World(0, own, _scene_of(config)))
+        for number, step in enumerate(trace, 1):
+            gates.take(step, model)
+            if step != "rest":
+                take(model, step)
+            runs = [worker.runs.values() if worker else () for worker in model.state.workers]
+            modelled = [sorted(run.task_id for run in each if run.state == "running") for each in runs]
+            if modelled != gates.running():
+                raise Drift(f"after step {number}, {step}: real gates run {gates.running()}, the model {modelled}")
+
+
+def walk_beside(config: Config, server: Scripts, seed: int, most: int = 30) -> bool:
+    """Take both through steps that a seed chooses; whether all of them could be taken with real gates."""
+    rng = Random(seed)
+    steps: list[str] = []
+    model = Model(config, server)
+    begin(model)
+    while len(steps) < most and (can := possible(model)):
+        steps.append(rng.choice(can))
+        take(model, steps[-1])
+    try:
+        replay_beside(config, server, tuple(steps))
+    except CannotReplay:
+        return False
+    except (Drift, AssertionError) as error:
+        raise Drift(f"{config.name}: {error}: {'; '.join(steps)}") from error
+    return True

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 
 from tests.explore.checks import check, check_at_rest, is_done
-from tests.explore.possible import possible
-from tests.explore.steps import begin, take
+from tests.explore.steps import begin, possible, take
 from tests.explore.store import Server
-from tests.explore.world import Violation, World
+from tests.explore.world import World
 from tests.explore.worlds import Config
+from tests.simulation.invariants import Violation
 
 __all__ = ["Found", "Searched", "replay", "search"]
 
@@ -33,84 +33,59 @@ class Found:
         return f"{self.what}, after {len(self.trace)} steps:{steps}"
 
 
-@dataclass
 class Searched:
-    """The result of a search.
+    """The search of a world: its states, breadth first.
 
     Attributes:
         found: the first violation of each kind.
-        left: states that were not followed up, since there were too many, or no time.
+        left: states that were not followed up, since there were too many.
     """
 
-    config: Config
-    states: int = 0
-    transitions: int = 0
-    depth: int = 0
-    left: int = 0
-    seconds: float = 0.0
-    found: dict[str, Found] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        whole = f"cut, {self.left} not followed" if self.left else "whole"
-        speed = self.states / max(self.seconds, 1e-3)
-        return (
-            f"{self.config.name}: {self.states} states, {self.transitions} transitions, depth {self.depth}, {whole}, "
-            f"{self.seconds:.1f} s ({speed:.0f} states/s), {len(self.found)} found"
-        )
-
-
-class _Search:
     def __init__(self, config: Config, server: Server) -> None:
         self._config, self._server = config, server
         server.forget()
+        self.found: dict[str, Found] = {}
+        self.left: deque[tuple[int, bytes]] = deque()
         self._seen: set[bytes] = set()
         self._good: set[bytes] = set()  # states that come to a fair end
         self._came: list[tuple[int, str]] = []  # from which state, by which step
-        self.searched = Searched(config)
 
-    def run(self, most: int, seconds: float, *, first: bool) -> Searched:
-        began, searched = time.monotonic(), self.searched
+    @property
+    def states(self) -> int:
+        return len(self._came)
+
+    def __str__(self) -> str:
+        whole = f"cut, {len(self.left)} not followed" if self.left else "whole"
+        return f"{self._config.name}: {self.states} states, {whole}, {len(self.found)} found"
+
+    def run(self, most: int, *, first: bool) -> None:
+        """Follow so many states, or only until something is found."""
         world = World(self._config, self._server)
         begin(world)
         self._note(world, 0, "")
-        frontier = [(0, world.save())]
-        while frontier and not searched.left:
-            searched.depth += 1
-            after: list[tuple[int, bytes]] = []
-            for at, (number, saved) in enumerate(frontier):
-                self._follow(number, saved, after)
-                over = searched.states >= most or time.monotonic() - began > seconds
-                if over or (first and searched.found):
-                    searched.left = len(frontier) - at - 1 + len(after)
-                    break
-            frontier = after
-        searched.seconds = time.monotonic() - began
-        return searched
+        while self.left and self.states < most and not (first and self.found):
+            self._follow(*self.left.popleft())
 
-    def _follow(self, number: int, saved: bytes, after: list[tuple[int, bytes]]) -> None:
+    def _follow(self, number: int, saved: bytes) -> None:
         world = World.load(self._config, self._server, saved)
         steps = possible(world)
         if _fair_step(steps) is None:
             self._end(number, saved)
         for step in steps:
             world = World.load(self._config, self._server, saved)
-            self.searched.transitions += 1
             try:
                 take(world, step)
-                if self._note(world, number, step):
-                    check(world)
-                    after.append((len(self._came) - 1, world.save()))
+                self._note(world, number, step)
             except Violation as error:
                 self._wrong(error, number, (step,))
 
-    def _note(self, world: World, number: int, step: str) -> bool:
+    def _note(self, world: World, number: int, step: str) -> None:
         key = _digest(world)
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        self._came.append((number, step))
-        self.searched.states += 1
-        return True
+        if key not in self._seen:
+            self._seen.add(key)
+            self._came.append((number, step))
+            check(world)
+            self.left.append((self.states - 1, world.save()))
 
     def _end(self, number: int, saved: bytes) -> None:
         """Let nothing go wrong any more: all comes to its end."""
@@ -137,7 +112,7 @@ class _Search:
     def _wrong(self, error: Violation, number: int, more: tuple[str, ...]) -> None:
         what = str(error)
         kind = re.sub(r"w\d+:[\w.]+|\d+", "#", what)[:60]
-        self.searched.found.setdefault(kind, Found(what, self._trace(number) + more))
+        self.found.setdefault(kind, Found(what, self._trace(number) + more))
 
     def _trace(self, number: int) -> tuple[str, ...]:
         steps = []
@@ -176,26 +151,15 @@ def _next_fair(world: World, taken: list[str]) -> str:
     return "age" if ages < _MOST_AGES else "rest"
 
 
-def search(config: Config, server: Server, *, most: int = 10**9, seconds: float = 1e9, first: bool = False) -> Searched:
-    """Search a world.
-
-    Args:
-        config: of it.
-        server: carries out the calls.
-        most: states.
-        seconds: for which to search.
-        first: stop when something was found.
-    """
-    return _Search(config, server).run(most, seconds, first=first)
+def search(config: Config, server: Server, *, most: int = 10**9, first: bool = False) -> Searched:
+    """Search a world: so many states at most, or only until something is found."""
+    searched = Searched(config, server)
+    searched.run(most, first=first)
+    return searched
 
 
 def replay(config: Config, server: Server, trace: tuple[str, ...]) -> World:
-    """Return the world after these steps, each of which is checked.
-
-    Raises:
-        Violation: something happened that must not.
-        ValueError: a step cannot happen.
-    """
+    """Return the world after these steps, each of which is checked."""
     world = World(config, server)
     begin(world)
     for step in trace:

@@ -1,4 +1,4 @@
-"""The effect of each step.
+"""The possible steps of a state, and the effect of each.
 
 A step is text: the event, the worker, the run and the way: ``end 0 w1:1 success``. So a trace can be read and replayed.
 """
@@ -6,16 +6,17 @@ A step is text: the event, the worker, the run and the way: ``end 0 w1:1 success
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from celery_throttle.store.identity_locks import REPLACED, TAKEN, read_claimed
+from celery_throttle.worker.store_side.renewals import _LOST, _PUT_BACK, _RENEWED
 from tests.explore import workers
-from tests.explore.possible import next_copy
 from tests.explore.store import CALLS
 from tests.explore.world import Worker, World
 from tests.explore.worlds import IDENTITY, STEERING
 
-__all__ = ["begin", "take"]
+__all__ = ["begin", "parts_of", "possible", "take"]
 
 _SECOND_US = 1_000_000
 #: More than half of a lease.
@@ -31,20 +32,20 @@ def begin(world: World) -> None:
             take(world, f"publish {number}")
 
 
-def take(world: World, step: str) -> None:
-    """Let this happen.
+def parts_of(step: str) -> list[Any]:
+    """Return the parts of a step, with numbers as such."""
+    return [int(each) if each.isdigit() else each for each in step.split()]
 
-    Raises:
-        Violation: something happened that must not.
-    """
-    what, *rest = step.split()
+
+def take(world: World, step: str) -> None:
+    """Let this happen."""
+    what, *rest = parts_of(step)
     _STEPS[what](world, *rest)
     for place in (0, 1):
         workers.pump(world, place)
 
 
-def _publish(world: World, number: str) -> None:
-    task = int(number)
+def _publish(world: World, task: int) -> None:
     config, book = world.config.tasks[task], world.state.books[task]
     book.published = True
     if config.dedup is None or config.by_name:
@@ -58,7 +59,7 @@ def _publish(world: World, number: str) -> None:
         return
     book.header = (claimed.claim, claimed.other if claimed.answer == TAKEN else "")
     world.put(task, 0, book.header)
-    if claimed.answer == REPLACED and claimed.other and config.heard:
+    if claimed.answer == REPLACED and claimed.other:
         _revoked(world, int(claimed.other[1:]))
 
 
@@ -68,53 +69,38 @@ def _revoked(world: World, task: int) -> None:
         worker.say.gone.append(("revoked", f"t{task}"))
 
 
-def _revoke(world: World, task: str) -> None:
+def _revoke(world: World, task: int) -> None:
     world.spend("revoke")
-    _revoked(world, int(task))
+    _revoked(world, task)
 
 
-def _call(world: World, place: str, how: str = "") -> None:
-    workers.carry_out(world, int(place))
+def _call(world: World, place: int, how: str = "") -> None:
+    workers.carry_out(world, place)
     if how == "killed":
         _kill(world, place, "lost")
     elif how == "cut":
         _cut(world, place, "lost")
     elif not how:
-        workers.hear(world, int(place))
+        workers.hear(world, place)
 
 
-def _look(world: World, place: str) -> None:
-    workers.send(world, int(place))
+def _look(world: World, place: int) -> None:
+    workers.send(world, place)
     _call(world, place)
 
 
-def _deliver(world: World, place: str) -> None:
-    copy = next_copy(world)
-    assert copy is not None, "no message waits"
-    workers.deliver(world, int(place), copy)
-
-
-def _end(world: World, place: str, nonce: str, outcome: str) -> None:
-    if outcome != "success":
-        world.spend(outcome)
-    workers.end(world, int(place), nonce, outcome)
-
-
-def _renew(world: World, place: str) -> None:
+def _renew(world: World, place: int) -> None:
     world.spend("late-renewal")
-    worker = world.worker(int(place))
+    worker = world.worker(place)
     worker.renewal = (*workers.renewal(worker), worker.call)
 
 
-def _renewal(world: World, place: str) -> None:
-    worker = world.worker(int(place))
+def _renewal(world: World, place: int) -> None:
+    worker = world.worker(place)
     assert worker.renewal is not None, "none is on its way"
     calls, nonces, _ = worker.renewal
     worker.renewal = None
     _renewed(world, nonces, world.call(*calls))
-
-
-_RENEWED, _PUT_BACK, _LOST = 1, 2, 0
 
 
 def _renewed(world: World, nonces: list[str], raw: list[list[list[int]]]) -> None:
@@ -125,10 +111,10 @@ def _renewed(world: World, nonces: list[str], raw: list[list[list[int]]]) -> Non
             world.state.lapsed.add(nonce)
 
 
-def _cut(world: World, place: str, how: str) -> None:
+def _cut(world: World, place: int, how: str) -> None:
     """The connection to the store breaks; on the next one the worker renews, and asks again."""
     world.spend("store")
-    worker = world.worker(int(place))
+    worker = world.worker(place)
     _leave_stray(world, worker, how)
     workers.end_spare(worker)
     if worker.sent:
@@ -140,11 +126,11 @@ def _cut(world: World, place: str, how: str) -> None:
 
 def _leave_stray(world: World, worker: Worker, how: str) -> None:
     if how == "stray" and worker.sent:
-        world.state.strays.append((worker.name, worker.sent.packed, worker.call))
+        world.state.strays.append((worker.name, worker.sent.packed))
 
 
 def _stray(world: World) -> None:
-    name, packed, _ = world.state.strays.pop()
+    name, packed = world.state.strays.pop()
     (raw,) = world.call(packed)
     if raw[0] != b"overtaken" and all(worker.name != name for worker in world.alive):
         _withdrawn_unheard(world, [task.decode() for task, _ in raw[_WITHDRAWN]])
@@ -159,9 +145,9 @@ def _withdrawn_unheard(world: World, tasks: list[str]) -> None:
         world.state.books[int(task[1:])].tell("revoked")
 
 
-def _kill(world: World, place: str, how: str) -> None:
+def _kill(world: World, place: int, how: str) -> None:
     world.spend("killed")
-    state, worker = world.state, world.worker(int(place))
+    state, worker = world.state, world.worker(place)
     sent = worker.sent
     _leave_stray(world, worker, how)
     if sent and sent.reply:
@@ -177,15 +163,15 @@ def _kill(world: World, place: str, how: str) -> None:
         unheard += [f"t{task}" for task in range(len(state.books)) if f'"task":"t{task}"'.encode() in sent.packed]
     for task_id in unheard:
         state.books[int(task_id[1:])].credit += 1
-    state.workers[int(place)] = None
-    world.take_back(int(place))
-    world.start_worker(int(place))
+    state.workers[place] = None
+    world.take_back(place)
+    world.start_worker(place)
 
 
-def _broker_lost(world: World, place: str) -> None:
+def _broker_lost(world: World, place: int) -> None:
     world.spend("broker")
-    worker, say = world.worker(int(place)), world.worker(int(place)).say
-    gone, undecided = {copy.number for copy in world.take_back(int(place))}, _undecided(worker)
+    worker, say = world.worker(place), world.worker(place).say
+    gone, undecided = {copy.number for copy in world.take_back(place)}, _undecided(worker)
     for nonce, run in list(worker.runs.items()):
         if run.copy not in gone:
             continue
@@ -204,9 +190,9 @@ def _undecided(worker: Worker) -> list[str]:
     return [nonce for nonce in worker.say.arrived if worker.runs[nonce].state != "back"]
 
 
-def _stop(world: World, place: str) -> None:
+def _stop(world: World, place: int) -> None:
     world.spend("goodbye")
-    worker = world.worker(int(place))
+    worker = world.worker(place)
     worker.leaving = True
     workers.end_spare(worker)
     for nonce in _undecided(worker):
@@ -217,15 +203,15 @@ def _stop(world: World, place: str) -> None:
             run.state = "gone"
 
 
-def _leave(world: World, place: str) -> None:
-    world.call(CALLS.leave(world.worker(int(place)).name))
-    world.state.workers[int(place)] = None
-    world.take_back(int(place))
+def _leave(world: World, place: int) -> None:
+    world.call(CALLS.leave(world.worker(place).name))
+    world.state.workers[place] = None
+    world.take_back(place)
 
 
-def _visible(world: World, number: str) -> None:
+def _visible(world: World, number: int) -> None:
     world.spend("visibility")
-    copy = next(copy for copy in world.state.broker if copy.number == int(number))
+    copy = next(copy for copy in world.state.broker if copy.number == number)
     book = world.state.books[copy.task]
     book.credit += 1
     book.doubled = True
@@ -290,9 +276,9 @@ _STEPS: dict[str, Callable[..., None]] = {
     "broker-lost": _broker_lost,
     "call": _call,
     "cut": _cut,
-    "deliver": _deliver,
-    "end": _end,
-    "hear": lambda world, place: workers.hear(world, int(place)),
+    "deliver": workers.deliver,
+    "end": workers.end,
+    "hear": workers.hear,
     "kill": _kill,
     "lapse": _lapse,
     "leave": _leave,
@@ -301,8 +287,8 @@ _STEPS: dict[str, Callable[..., None]] = {
     "renew": _renew,
     "renewal": _renewal,
     "revoke": _revoke,
-    "say": lambda world, place: workers.send(world, int(place)),
-    "start": lambda world, place: world.start_worker(int(place)),
+    "say": workers.send,
+    "start": World.start_worker,
     "steer": _steer,
     "stop": _stop,
     "stray": _stray,
@@ -311,3 +297,122 @@ _STEPS: dict[str, Callable[..., None]] = {
     "unlock": _unlock,
     "visible": _visible,
 }
+
+
+# -- possible steps: a worker reads an answer at once unless something may go wrong just then --------------------------
+
+
+def possible(world: World) -> list[str]:
+    """Return everything that can happen next."""
+    found = list(_publishing(world))
+    for place in (0, 1):
+        worker = world.state.workers[place]
+        if worker is None:
+            if not world.state.strays:
+                found.append(f"start {place}")
+        else:
+            found += _at_worker(world, place, worker)
+    found += _of_time(world)
+    found += _from_outside(world)
+    return found
+
+
+def _publishing(world: World) -> Iterator[str]:
+    for task, book in enumerate(world.state.books):
+        if not book.published:
+            yield f"publish {task}"
+            return
+
+
+def _at_worker(world: World, place: int, worker: Worker) -> Iterator[str]:
+    sent = worker.sent
+    if sent is not None and sent.carried:
+        yield f"hear {place}"
+    elif sent is not None:
+        yield f"call {place}"
+        yield from (f"call {place} {how}" for how, fault in _AFTER_CALL.items() if world.may(fault))
+    if _can_take(world, place, worker):
+        yield f"deliver {place}"
+    for nonce, run in worker.runs.items():
+        if run.state == "running":
+            yield f"end {place} {nonce} success"
+            if not run.conclude:
+                outcomes = ("retry", *(("limited",) if world.task(run).needs else ()))
+                yield from (f"end {place} {nonce} {outcome}" for outcome in outcomes if world.may(outcome))
+    if sent is None:
+        yield from _looking(world, place, worker)
+    yield from _wrong_at(world, place, worker)
+    if worker.leaving and not (worker.runs or sent or worker.say.ended or worker.spare or worker.passed):
+        yield f"leave {place}"
+
+
+#: Steps that are possible after a call was carried out, before its answer is read.
+_AFTER_CALL = {"wait": "lease", "killed": "killed", "cut": "store"}
+
+
+def _can_take(world: World, place: int, worker: Worker) -> bool:
+    copy = world.next_copy
+    if copy is None or worker.leaving:
+        return False
+    task = world.config.tasks[copy.task]
+    has = sum(each.at == place for each in world.state.broker)
+    if task.queue != world.config.queues[place] or has >= world.config.prefetch:
+        return False
+    buckets = [world.bound(each, f"{worker.name}:") for each in task.buckets]
+    return world.free_slots(place) > 0 or not worker.closed.isdisjoint(buckets)
+
+
+def _looking(world: World, place: int, worker: Worker) -> Iterator[str]:
+    content = world.state.content
+    ended = any(float(till) <= world.now_ms for till in content.get("leases", {}).values())
+    waits = content.get("lines") or ended
+    known = '"unsure"' in content.get("workers", {}).get(worker.name, "")
+    something = known or ended or content.get("ready") or content.get("due")
+    if world.free_slots(place) > 0 and not worker.leaving and waits and something:
+        yield f"look {place}"
+    elif (worker.spare or worker.passed or worker.say.changed) and not worker.say.urgent:
+        yield f"say {place}"
+
+
+def _wrong_at(world: World, place: int, worker: Worker) -> Iterator[str]:
+    unheard = worker.sent is not None and not worker.sent.carried
+    ways = ("lost", "stray") if unheard else ("lost",)
+    if world.may("late-renewal") and not worker.renewal and worker.permits:
+        yield f"renew {place}"
+    if worker.renewal:
+        yield f"renewal {place}"
+    if world.may("store") and (unheard or worker.permits):
+        yield from (f"cut {place} {way}" for way in ways)
+    if world.may("killed"):
+        yield from (f"kill {place} {way}" for way in ways)
+    if world.may("broker") and any(copy.at == place for copy in world.state.broker):
+        yield f"broker-lost {place}"
+    if world.may("goodbye") and not worker.leaving:
+        yield f"stop {place}"
+
+
+def _of_time(world: World) -> Iterator[str]:
+    content = world.state.content
+    alive = {worker.name for worker in world.alive}
+    for task, till in content.get("leases", {}).items():
+        if float(till) > world.now_ms:
+            holder = str(world.record(task).get("nonce", "")).partition(":")[0]
+            if holder not in alive or world.may("lease"):
+                yield f"lapse {task}"
+    if world.may("visibility"):
+        yield from (f"visible {copy.number}" for copy in world.state.broker if copy.at >= 0)
+    if world.config.ticks and content.get("due"):
+        yield "tick"
+
+
+def _from_outside(world: World) -> Iterator[str]:
+    if world.state.strays:
+        yield from ("stray", "stray-lost")
+    if world.may("revoke"):
+        for task, book in enumerate(world.state.books):
+            if book.published and not book.told and not book.revoked:
+                yield f"revoke {task}"
+    if world.state.steered < len(world.config.steering):
+        yield "steer"
+    if world.may("unlock") and world.state.content.get("locks"):
+        yield "unlock"

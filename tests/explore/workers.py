@@ -13,16 +13,19 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, read_exchanged
 from celery_throttle.store.identity_locks import TAKEN, read_claimed
-from tests.explore import rules
+from tests.explore.checks import check_begin, check_order
 from tests.explore.store import CALLS
-from tests.explore.world import Copy, Permit, Run, Sent, Violation, Worker, World, number_of
+from tests.explore.world import Permit, Run, Sent, Worker, World, number_of
+from tests.simulation.invariants import Violation
 
 __all__ = ["carry_out", "deliver", "end", "end_spare", "hear", "pump", "renewal", "send"]
 
 
-def deliver(world: World, place: int, copy: Copy) -> None:
-    """The broker gives a message to a worker."""
-    worker, task = world.worker(place), world.config.tasks[copy.task]
+def deliver(world: World, place: int) -> None:
+    """The broker gives its next message to a worker."""
+    worker, copy = world.worker(place), world.next_copy
+    assert copy is not None, "no message waits"
+    task = world.config.tasks[copy.task]
     copy.at = place
     worker.deliveries += 1
     lock = world.plan(copy.task, copy.header).spec if task.dedup else ""
@@ -99,7 +102,7 @@ def carry_out(world: World, place: int) -> None:
     sent.carried, sent.reply = True, reply
     granted = granted_by(sent, reply)
     world.state.lapsed.difference_update(granted)
-    rules.check_order(world, before, granted)
+    check_order(world, before, granted)
 
 
 def granted_by(sent: Sent, reply: Reply) -> list[str]:
@@ -214,13 +217,15 @@ def _begin(world: World, worker: Worker, run: Run) -> None:
             world.acknowledge(worker, run)
         run.acked = True
     if not run.conclude:
-        rules.check_begin(world, worker, run)
+        check_begin(world, worker, run)
         fence = int(json.loads(run.lock).get("fence", 0)) if run.lock else 0
         world.state.bodies[run.nonce] = (run.task, run.lock and world.plan(run.task, None).identity, fence)
 
 
 def end(world: World, place: int, nonce: str, outcome: str) -> None:
     """A run comes to this end."""
+    if outcome != "success":
+        world.spend(outcome)
     worker = world.worker(place)
     run = worker.runs[nonce]
     book, task = world.state.books[run.task], world.task(run)

@@ -10,7 +10,7 @@ import time
 from redis import Redis
 
 from tests.conftest import new_server
-from tests.fuzz.run import fuzz
+from tests.fuzz.play import fuzz
 
 
 def main() -> int:

@@ -13,46 +13,15 @@ from redis import Redis
 __all__ = ["Mutation", "mutate"]
 
 _OTHERS = (
-    *(
-        b"",
-        b"[]",
-        b"{}",
-        b"7",
-        b'"x"',
-        b"null",
-        b"true",
-        b'{"v":2}',
-        b'{"v":3}',
-        b'{"v":1}',
-        b"garbage",
-        b"\x80",
-        b"-1",
-    ),
-    *(b"[1,2,3]", b"[[]]", b"1e999", b"nan", b"0", b'{"v":2,"needs":null}', b"[" * 1100 + b"]" * 1100, b"\x00"),
+    *(b"", b"[]", b"{}", b"7", b'"x"', b"null", b"true", b'{"v":2}', b'{"v":3}', b'{"v":1}', b"garbage", b"\x80"),
+    *(b"-1", b"[1,2,3]", b"[[]]", b"1e999", b"nan", b"0", b'{"v":2,"needs":null}', b"[" * 1100 + b"]" * 1100, b"\x00"),
 )
 _NUMBERS = (
     *(b"0", b"-1", b"-0", b"1", b"2", b"7", b"0.5", b"1e15", b"-1e15", b"1e308", b"1e999", b"99999999999999999999"),
     *(b"4503599627370496", b"null", b'"7"', b"[]", b"nan", b"0x10"),
 )
 _VALUES: tuple[Any, ...] = (
-    0,
-    -1,
-    7,
-    0.5,
-    1e15,
-    1e300,
-    "",
-    "x",
-    "\x00",
-    "\ud7ff",
-    [],
-    {},
-    None,
-    True,
-    False,
-    [1],
-    {"a": 1},
-    "1:gpu",
+    *(0, -1, 7, 0.5, 1e15, 1e300, "", "x", "\x00", "\ud7ff", [], {}, None, True, False, [1], {"a": 1}, "1:gpu"),
 )
 
 
@@ -63,8 +32,7 @@ class Mutation(NamedTuple):
         key: the name of the key, as `core.keys` has it.
         field: of a hash; of a sorted set: the member.
         kind: of the change.
-        before: the value, or the score as text.
-        after: the same.
+        before: the value, or the score as text; ``after``, too.
     """
 
     key: str

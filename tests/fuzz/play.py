@@ -1,23 +1,25 @@
-"""Go on after a change of stored bytes, as workers and readers do, and report the errors."""
+"""Change one stored value after the other, each in a healthy group, and go on as workers and readers do."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
+
+from redis import Redis
 
 from celery_throttle.core.policy import costs_of
 from celery_throttle.store.exchange_reply import Answer, Reply
 from celery_throttle.store.scripts import execute
-from tests.fuzz.mutations import Mutation
-from tests.fuzz.readers import Readers, what
+from tests.fuzz.mutations import Mutation, mutate
+from tests.fuzz.readers import Readers, make_app, no_patience, what
 from tests.fuzz.town import API, GPU, LEASE, LIMITS, Town, needs_for
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY
 
-__all__ = ["play"]
+__all__ = ["Found", "fuzz"]
 
 _ROUNDS, _TRIES = 40, 8
 #: For how long the oldest task is kept for workers of its queue (s).
@@ -26,7 +28,7 @@ _OFFERED = 0.11
 _NOT_MISSED = {"deadline", "q2", "paused", "g4", "over"}
 
 
-def play(town: Town, readers: Readers, mutation: Mutation, seed: int) -> Iterator[str]:
+def _play(town: Town, readers: Readers, mutation: Mutation, seed: int) -> Iterator[str]:
     """Yield the errors."""
     before, random = town.tasks(), Random(seed)
     game = _Game(town, mutation)
@@ -153,3 +155,32 @@ class _Game:
         for grant in reply.grants:
             self.town.held[which][grant.task] = grant
             costs_of(grant.needs)
+
+
+#: Seconds after which a town is made anew: its leases and locks end by the clock.
+_YOUNG = 60.0
+
+
+class Found(NamedTuple):
+    """A change after which something went wrong."""
+
+    seed: int
+    mutation: Mutation
+    wrong: list[str]
+
+    def __str__(self) -> str:
+        return "\n".join([f"seed {self.seed}: {self.mutation}", *self.wrong])
+
+
+def fuzz(client: Redis, url: str, seeds: Iterable[int]) -> Iterator[Found | None]:
+    """Yield for each seed its errors, None if there are none."""
+    readers, town, made = Readers(make_app(url)), None, 0.0
+    with no_patience():
+        for seed in seeds:
+            if town is None or time.monotonic() - made > _YOUNG:
+                client.flushdb()
+                town, made = Town(client), time.monotonic()
+            town.restore()
+            mutation = mutate(client, KEY, Random(seed))
+            wrong = list(_play(town, readers, mutation, seed))
+            yield Found(seed, mutation, wrong) if wrong else None

@@ -11,14 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import httpx
+from celery import Celery
 
-from celery_throttle import ThrottleControl
+from celery_throttle import ThrottleControl, Throttled
 from celery_throttle.control import queues
 from celery_throttle.control.checks import diagnose
 from celery_throttle.web import asgi
 from tests.control.conftest import run_in
+from tests.fuzz.town import API, GPU, LEASE
+from tests.store.caller import KEYS
 
-__all__ = ["Readers", "no_patience", "what"]
+__all__ = ["Readers", "make_app", "no_patience", "what"]
 
 _TASKS = ("g1", "g2", "both2", "l1", "l2", "n2", "bad2", "unknown", "f3")
 _COMMANDS = (
@@ -29,6 +32,20 @@ _PAGES = (
     *("", "limit?name=gpu", "limit?name=api", "task?id=g2", "task?id=bad2", "locks", "audit", "report", "metrics"),
     *("api/limits", "api/limit?name=gpu", "api/task?id=g1", "api/doctor", "api/report"),
 )
+
+
+def make_app(url: str) -> Any:
+    """Return an app with some of the limits in the town's store."""
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.update(throttle_prefix=KEYS.prefix, throttle_lease=LEASE)
+
+    @app.task(base=Throttled, limit=GPU, name="render", shared=False)
+    def render() -> None: ...
+
+    @app.task(base=Throttled, limit=API, name="call", shared=False)
+    def call() -> None: ...
+
+    return app
 
 
 @contextmanager

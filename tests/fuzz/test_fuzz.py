@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from redis import Redis
 
+from celery_throttle import ThrottleControl
+from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from tests.fuzz.run import fuzz
+from tests.failures.tools import AT_ONCE, DOORS
+from tests.fuzz.mutations import mutate
+from tests.fuzz.play import fuzz
 from tests.fuzz.town import Town
 from tests.store.peek import check, peek
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.workers import Workers
 
 _SLICE = 10
+_CHANGES, _PARKED = 25, 4
+#: Seconds. A permit comes back after a lease if the change was of the name of the delivery that holds it.
+_LEASE = 3
+#: Except those with another readable number in force: overrides and declarations of limits.
+_KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")
 
 
 @pytest.mark.parametrize("first", range(0, 4 * _SLICE, _SLICE))
@@ -26,3 +40,28 @@ def test_the_town_is_healthy_before_and_after_a_way_back(redis: Redis) -> None:
     redis.flushdb()
     town.restore()
     check(peek(redis))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, seed: int) -> None:
+    """A real worker goes on while stored bytes change under it."""
+    workers.conf["throttle_lease"] = _LEASE
+    worker = workers.start(DOORS, concurrency=3)
+    app, random = workers.app(DOORS), Random(seed)
+    journal.let_go("plain", "in between", "new")
+    journal.wait_begun(app.hold.delay("first"))
+    state = State(lambda: workers.broker)
+    state.wait_parked(*(app.hold.delay(f"p{number}") for number in range(_PARKED)))
+    keys = {name: Keys("throttle").key(name) for name in _KEYS}
+    for _ in range(_CHANGES):
+        with state.client() as client:
+            mutate(client, keys, random)
+        app.pair.delay("in between").get(timeout=AT_ONCE)
+        app.plain.delay("plain").get(timeout=AT_ONCE)
+
+    journal.let_all_go()
+    ThrottleControl(app.app).repair()
+
+    app.hold.delay("new").get(timeout=_LEASE + AT_ONCE)
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    assert "Traceback" not in worker.log()

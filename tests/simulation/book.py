@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.pool import Job
+from tests.simulation.scene import Kind
+
 __all__ = ["Attempt", "Book", "Entry", "Run"]
 
 
@@ -21,17 +24,22 @@ class Run:
     """
 
     attempt: Attempt
-    worker: Any
-    job: Any
-    began_us: int
-    granted_us: int
+    job: Job
     safe_until_us: int
     buckets: tuple[tuple[str, int], ...]
-    from_broker: Any = None
+    from_broker: str | None = None
     lapsed: bool = False
     outcome: str = ""
     ended_us: int = 0
     heard: bool = False
+
+    @property
+    def entry(self) -> Entry:
+        return self.attempt.entry
+
+    @property
+    def worker(self) -> Any:
+        return self.job.worker
 
     @property
     def runs(self) -> bool:
@@ -46,37 +54,38 @@ class Attempt:
         credit: how often more than once its body may begin.
         spare: the same, should the run that goes on now not come to a proper end.
         loose: deliveries that ended with the broker connection before they began: some may have been parked.
-        excused: why it need not run (again), "" if it must.
-        excuses: all reasons for that.
+        excuses: why it need not run (again), empty if it must.
         done: whether a run of it has come to an end that counts.
     """
 
     entry: Entry
     number: int
-    published_us: int
     credit: int = 0
     spare: int = 0
     loose: int = 0
-    excused: str = ""
-    excuses: set[str] = field(default_factory=set)
+    excuses: list[str] = field(default_factory=list)
     done: bool = False
     runs: list[Run] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
 
     @property
-    def begun(self) -> int:
-        return len(self.runs)
+    def kind(self) -> Kind:
+        return self.entry.kind
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The task id, and how many retries came before."""
+        return self.entry.task_id, self.number
 
     def may_begin_again(self, why: str) -> None:
         self.credit += 1
         self.why.append(why)
 
     def excuse(self, why: str) -> None:
-        self.excused = self.excused or why
-        self.excuses.add(why)
+        self.excuses.append(why)
 
     def __str__(self) -> str:
-        return f"{self.entry.task}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
+        return f"{self.kind.name}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
 
 
 @dataclass(eq=False)
@@ -91,9 +100,8 @@ class Entry:
     """
 
     task_id: str
-    task: str
+    kind: Kind
     arguments: dict[str, Any]
-    identity: str
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
     told: bool = False
@@ -102,9 +110,21 @@ class Entry:
     overtaken: int = 0
 
     @property
+    def identity(self) -> str:
+        return f"{self.kind.name}:{self.arguments[self.kind.identity]}" if self.kind.identity else ""
+
+    @property
     def succeeded(self) -> bool:
         """Whether it has succeeded in a run that had lost its lease: a retry of the run beside it is needless."""
         return any(run.lapsed and run.heard and run.outcome == "success" for run in self.runs())
+
+    def excuse(self, why: str) -> None:
+        for attempt in self.attempts.values():
+            attempt.excuse(why)
+
+    def may_begin_again(self, why: str) -> None:
+        for attempt in self.attempts.values():
+            attempt.may_begin_again(why)
 
     def runs(self) -> list[Run]:
         return [run for attempt in self.attempts.values() for run in attempt.runs]
@@ -125,29 +145,15 @@ class Book:
         #: When permits of a limit with a rate were granted (us), and how many starts each was.
         self.starts: dict[str, list[tuple[int, int]]] = {}
 
-    def publish(
-        self, task_id: str, task: str, arguments: dict[str, Any], identity: str, attempt: int, now: int
-    ) -> None:
-        entry = self.entries.get(task_id)
-        if entry is None:
-            entry = self.entries[task_id] = Entry(task_id, task, arguments, identity, len(self.entries))
-        entry.attempts[attempt] = Attempt(entry, attempt, now)
+    def publish(self, task_id: str, kind: Kind, arguments: dict[str, Any], number: int) -> None:
+        entry = self.entries.setdefault(task_id, Entry(task_id, kind, arguments, len(self.entries)))
+        entry.attempts[number] = Attempt(entry, number)
 
     def attempt(self, task_id: str, number: int) -> Attempt:
         return self.entries[task_id].attempts[number]
 
     def all(self) -> list[Attempt]:
         return [attempt for entry in self.entries.values() for attempt in entry.attempts.values()]
-
-    @property
-    def order(self) -> list[Attempt]:
-        """First attempts that ran, as they arrived."""
-        return [self.entries[task_id].attempts[0] for task_id in self.arrived if self.entries[task_id].attempts[0].runs]
-
-    def newer(self, entry: Entry) -> list[Entry]:
-        """Return the calls of the same identity that were published later."""
-        later = [each for each in self.entries.values() if each.number > entry.number]
-        return [each for each in later if each.identity == entry.identity]
 
     def begin(self, run: Run) -> None:
         run.attempt.runs.append(run)

@@ -21,9 +21,6 @@ def tag_of(queue: str) -> str:
 class Letter:
     """A published message."""
 
-    task_id: str
-    task: str
-    attempt: int
     headers: dict[str, Any]
     properties: dict[str, Any]
     body: str
@@ -33,12 +30,21 @@ class Letter:
     redelivered: bool = False
     copies: int = 0
 
+    @property
+    def task_id(self) -> str:
+        return str(self.headers["id"])
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """The task id, and how many retries came before."""
+        return self.task_id, self.headers.get("retries") or 0
+
 
 @dataclass(eq=False)
 class Delivery:
     """A letter in the hands of a worker, not acknowledged."""
 
-    tag: int
+    tag: str
     letter: Letter
     channel: Channel
     at_us: int
@@ -54,19 +60,16 @@ class Channel:
     queues: list[str]
     open: bool = True
     no_ack_consumers: Any = None
-    unacked: dict[int, Delivery] = field(default_factory=dict)
+    unacked: dict[str, Delivery] = field(default_factory=dict)
 
-    def basic_ack(self, tag: int, multiple: bool = False) -> None:  # noqa: ARG002 - kombu's
+    def basic_ack(self, tag: str, multiple: bool = False) -> None:  # noqa: ARG002 - kombu's
         """Acknowledge; without effect after the connection has ended."""
-        self.broker.outside(self.worker)
-        self._check()
-        delivery = self.unacked.pop(tag, None)
-        if delivery is not None:
-            self.broker.acknowledged(delivery)
+        self.basic_reject(tag)
 
-    def basic_reject(self, tag: int, requeue: bool = False) -> None:
-        self.broker.outside(self.worker)
-        self._check()
+    def basic_reject(self, tag: str, requeue: bool = False) -> None:
+        self.worker.outside()
+        if not self.open:
+            raise ConnectionError("this connection to the broker has ended")
         delivery = self.unacked.pop(tag, None)
         if delivery is not None and requeue:
             self.broker.put_back([delivery.letter])
@@ -76,25 +79,16 @@ class Channel:
     def basic_qos(self, prefetch_count: int) -> None:
         self.prefetch = prefetch_count
 
-    def _check(self) -> None:
-        if not self.open:
-            raise ConnectionError("this connection to the broker has ended")
-
     @property
     def has_room(self) -> bool:
         return self.open and len(self.unacked) < self.prefetch
 
 
 class Broker:
-    """All queues.
+    """All queues."""
 
-    Args:
-        outside: called by each message that a worker sends to the outside.
-        acknowledged: called with each delivery that was acknowledged.
-    """
-
-    def __init__(self, outside: Callable[[Any], None], acknowledged: Callable[[Delivery], None]) -> None:
-        self.outside, self.acknowledged = outside, acknowledged
+    def __init__(self, acknowledged: Callable[[Delivery], None]) -> None:
+        self.acknowledged = acknowledged
         self.queues: dict[str, deque[Letter]] = {}
         self.channels: list[Channel] = []
         #: Messages of a lost worker, until the visibility timeout is over.
@@ -113,20 +107,21 @@ class Broker:
         """Take the oldest letter of a queue."""
         letter = self.queues[queue].popleft()
         self._tags += 1
-        channel.unacked[self._tags] = Delivery(self._tags, letter, channel, now_us)
+        tag = str(self._tags)
+        channel.unacked[tag] = Delivery(tag, letter, channel, now_us)
         info = {"exchange": letter.exchange, "routing_key": letter.routing_key or queue, "priority": 0}
         info["consumer_tag"] = tag_of(queue)
         if letter.redelivered:
             info["redelivered"] = True
         return Message(
             body=letter.body,
-            delivery_tag=str(self._tags),
+            delivery_tag=tag,
             content_type="application/json",
             content_encoding="utf-8",
             delivery_info=info,
             properties=dict(letter.properties),
             headers=dict(letter.headers),
-            channel=_Tagged(channel),
+            channel=channel,
             accept={"application/json"},
         )
 
@@ -165,17 +160,3 @@ class Broker:
             due = [letter for at_us, letter in self.invisible if at_us <= now_us]
             self.invisible = [each for each in self.invisible if each[0] > now_us]
             self.put_back(due)
-
-
-class _Tagged:
-    """The channel as a message sees it: tags are text there."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.no_ack_consumers = None
-
-    def basic_ack(self, tag: str, multiple: bool = False) -> None:
-        self.channel.basic_ack(int(tag), multiple)
-
-    def basic_reject(self, tag: str, requeue: bool = False) -> None:
-        self.channel.basic_reject(int(tag), requeue)

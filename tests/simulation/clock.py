@@ -45,11 +45,7 @@ def wait(ready: Callable[[], bool], until_us: int) -> None:
 
 
 class Fiber:
-    """Code that may `wait`, begun at once.
-
-    Args:
-        function: the code to run.
-    """
+    """Code that may `wait`, begun at once."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._greenlet = greenlet(function)
@@ -110,6 +106,11 @@ class Loop:
     def wake(self) -> None:
         self.woken = True
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it has something to do."""
+        return bool(self.posted or self.woken)
+
     def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
         self.readers[readable] = callback
 
@@ -119,14 +120,10 @@ class Loop:
     def remove_writer(self, writable: Any) -> None:
         """Ignored, because the network takes all bytes at once."""
 
-    def reattach(self) -> None:
-        """Everything is always attached."""
-
     def start(self) -> None:
-        """The world turns it."""
+        """Ignored, because the world turns it, and everything is always attached."""
 
-    def detach(self) -> None:
-        """Ignored, because the world turns it."""
+    reattach = detach = start
 
     def stop(self, seconds: float) -> None:  # noqa: ARG002 - it does not wait
         self.turn()
@@ -154,7 +151,7 @@ class Timekeeper:
         self._clock = clock
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self._fiber: Fiber | None = None
+        self._fiber = Fiber(lambda: None)
         self.stopped = False
 
     def start(self) -> None:
@@ -179,7 +176,7 @@ class Timekeeper:
     @property
     def next_us(self) -> int | None:
         """When it has something to do, if ever."""
-        if self._fiber is not None and self._fiber.waits:
+        if self._fiber.waits:
             return self._clock.now_us if self._fiber.can_go_on(self._clock.now_us) else self._fiber.until_us
         return self._due[0][0] if self._due else None
 
@@ -191,7 +188,7 @@ class Timekeeper:
 
     def run(self) -> None:
         """Do one thing that is due."""
-        if self._fiber is not None and self._fiber.waits:
+        if self._fiber.waits:
             self._fiber.go_on()
         else:
             self._fiber = Fiber(heapq.heappop(self._due)[2])

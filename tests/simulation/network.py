@@ -3,205 +3,111 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.scripts import Argument, pack
 from tests.simulation.clock import Clock, wait
-from tests.support.resp import Push, RespConnection
+from tests.simulation.scene import PREFIX
+from tests.simulation.server import CLOCK_KEYS, Server
 
-__all__ = ["CLOCK_KEYS", "Ask", "AskingClient", "Network", "Pipe", "Server"]
+__all__ = ["Ask", "AskingClient", "Network", "Pipe"]
 
-#: Where the scripts find the time, instead of TIME.
-CLOCK_KEYS = ("sim:s", "sim:us")
 _TIMEOUT = 1.0
 #: Chance that the replica confirms in time.
 _REPLICATED = 0.6
 _SUBSCRIBE, _PING = b"*2\r\n$9\r\nSUBSCRIBE", b"*1\r\n$4\r\nPING"
 
-
 #: The command that reads a key of each type.
-_READS: dict[bytes, Callable[[bytes], tuple[Any, ...]]] = {
+_READS: dict[bytes, Callable[[bytes], tuple[Argument, ...]]] = {
     b"hash": lambda key: ("HGETALL", key),
     b"zset": lambda key: ("ZRANGE", key, 0, -1, "WITHSCORES"),
     b"string": lambda key: ("GET", key),
 }
 
 
-def packed(*arguments: Any) -> bytes:
-    """Return a command in Redis's protocol."""
-    values = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
-    return b"*%d\r\n" % len(values) + b"".join(b"$%d\r\n%b\r\n" % (len(value), value) for value in values)
-
-
-class Server(RespConnection):
-    """One raw connection to a real server; messages of any channel come between the replies.
-
-    Args:
-        path: of its socket.
-        channel: of the hints.
-    """
-
-    def __init__(self, path: str, channel: str) -> None:
-        super().__init__(path)
-        self.pushed: list[bytes] = []
-        self.ask(packed("HELLO", 3))
-        self._socket.sendall(packed("SUBSCRIBE", channel))
-        while not self.pushed:
-            self.pushed.append(self._read())
-        self.pushed.clear()
-
-    def ask(self, command: bytes, replies: int = 1) -> Any:
-        """Send, and return the last of so many replies; an error is returned, too."""
-        return self.ask_all(command, replies)[-1]
-
-    def ask_all(self, commands: bytes, replies: int) -> list[Any]:
-        """Send several commands at once, and return their replies."""
-        self._socket.sendall(commands)
-        found = []
-        for _ in range(replies):
-            reply = self._read()
-            while type(reply) is Push:
-                self._note(reply)
-                reply = self._read()
-            found.append(reply)
-        while self._at < len(self._buffer):
-            push = self._read()
-            self._note(push)
-        self._buffer, self._at = b"", 0
-        return found
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _note(self, push: Any) -> None:
-        if push[0] == b"message":
-            self.pushed.append(push[2])
-
-
 class Network:
-    """All connections of all workers to one server.
+    """All connections of all workers to one server."""
 
-    Args:
-        server: a real one.
-        clock: gives the scripts their time.
-        rng: decides how many bytes arrive after a connection broke.
-        texts: of the scripts, by their SHA1 at the server. A server that lacks one has it loaded silently, so that only
-            `lose_scripts` brings NOSCRIPT to a worker.
-        outside: called by each message that a worker sends to the outside, with the worker's name.
-    """
-
-    def __init__(
-        self, server: Server, clock: Clock, rng: Random, texts: dict[str, str], outside: Callable[[Any], None]
-    ) -> None:
-        self._server, self._clock, self.rng, self._texts, self.outside = server, clock, rng, texts, outside
+    def __init__(self, server: Server, clock: Clock, rng: Random) -> None:
+        self._server, self.clock, self.rng = server, clock, rng
         self.pipes: list[Pipe] = []
         self.asks: list[Ask] = []
         self.strays: list[deque[tuple[Any, bytes]]] = []
         #: Workers that cannot reach the store.
         self.cut_off: set[Any] = set()
-        self._known: set[str] | None = None
+        #: The scripts that it knows after a SCRIPT FLUSH, None: all.
+        self.scripts: set[str] | None = None
         self._told_us = 0
         self.fill(full=False)
-        self.calls = 0
-
-    @property
-    def now_us(self) -> int:
-        return self._clock.now_us
-
-    def after(self, seconds: float) -> int:
-        return self._clock.after(seconds)
 
     def carry_out(self, command: bytes) -> Any:
         """Have the server do it."""
-        self.calls += 1
         head = command.split(b"\r\n", 5)
-        if head[2] == b"EVAL":
-            length = int(head[3][1:])
-            text = command.split(b"\r\n", 4)[4][:length]
-            sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
-            if self._known is not None:
-                self._known.add(sha)
-            return self._ask(command)
         if head[2] == b"WAIT":  # there is no replica: the world decides whether it would have been in time
             return int(self.rng.random() < _REPLICATED)
-        if head[2] == b"EVALSHA":
-            sha = head[4].decode()
-            if self._known is not None and sha not in self._known:
-                return NoScriptError("NOSCRIPT No matching script.")
-            reply = self._ask(command)
-            if type(reply) is ResponseError and str(reply).startswith("NOSCRIPT"):
-                self._server.ask(packed("SCRIPT", "LOAD", self._texts[sha]))
-                reply = self._ask(command)
-            return reply
+        if self.scripts is not None and head[2] == b"EVAL":
+            text = command.split(b"\r\n", 4)[4][: int(head[3][1:])]
+            self.scripts.add(hashlib.sha1(text, usedforsecurity=False).hexdigest())
+        if self.scripts is not None and head[2] == b"EVALSHA" and head[4].decode() not in self.scripts:
+            return NoScriptError("NOSCRIPT No matching script.")
         return self._ask(command)
 
     def _ask(self, command: bytes) -> Any:
-        now_us = self._clock.now_us
+        now_us = self.clock.now_us
         if now_us != self._told_us:
-            self._told_us = now_us
-            if self.full:
-                self._server.ask(packed("CONFIG", "SET", "maxmemory", 0))
-            clock = packed("MSET", CLOCK_KEYS[0], now_us // 1_000_000, CLOCK_KEYS[1], now_us % 1_000_000)
-            if self.full:
-                clock += packed("CONFIG", "SET", "maxmemory", 1)
-            reply = self._server.ask(clock + command, 2 + self.full)
-        else:
-            reply = self._server.ask(command)
-        if self._server.pushed:
-            self._tell(self._server.pushed)
-            self._server.pushed.clear()
-        return reply
-
-    def _tell(self, hints: list[bytes]) -> None:
-        for pipe in self.pipes:
+            self._told_us, full = now_us, self.full
+            if full:
+                self.fill(full=False)
+            self._server.ask("MSET", CLOCK_KEYS[0], now_us // 1_000_000, CLOCK_KEYS[1], now_us % 1_000_000)
+            if full:
+                self.fill(full=True)
+        (reply,) = self._server.carry_out(command)
+        hints, self._server.pushed = self._server.pushed, []
+        for pipe in self.pipes if hints else ():
             if pipe.listens and pipe.state == "open":
-                pipe.replies.extend((self.now_us, [b"message", b"", hint]) for hint in hints)
+                pipe.replies.extend((now_us, [b"message", b"", hint]) for hint in hints)
+        return reply
 
     def contents(self) -> dict[str, list[Any]]:
         """Return the content of the server, by key."""
-        keys = sorted(key for key in self._server.ask(packed("KEYS", "*")) if key.decode() not in CLOCK_KEYS)
-        # All at once, because the way to the server takes longer than the commands do.
-        kinds = self._server.ask_all(b"".join([packed("TYPE", key) for key in keys]), len(keys))
-        reads = b"".join([packed(*_READS[kind](key)) for key, kind in zip(keys, kinds, strict=True)])
         found = {}
-        for key, kind, value in zip(keys, kinds, self._server.ask_all(reads, len(keys)), strict=True):
-            if kind == b"hash":  # in an order that is another on each server
-                value = sorted([field, text] for field, text in zip(value[::2], value[1::2], strict=True))  # noqa: PLW2901
-            found[key.decode()] = value
+        for key in sorted(self._server.ask("KEYS", "*")):
+            if (name := key.decode()) not in CLOCK_KEYS:
+                found[name] = self._server.ask(*_READS[self._server.ask("TYPE", key)](key))
         return found
 
-    def holders(self, records: str, leases: str) -> list[tuple[bytes, bytes, float]]:
-        """Return each task that has a lease, with its record and the end of the lease (ms)."""
-        flat, ends = self._server.ask_all(packed("HGETALL", records) + packed("ZRANGE", leases, 0, -1, "WITHSCORES"), 2)
-        by_task = dict(zip(flat[::2], flat[1::2], strict=True))
-        return [(task, by_task[task], float(end)) for task, end in ends if task in by_task]
+    def fields(self, name: str) -> dict[str, Any]:
+        """Return the JSON in the fields of one of our keys."""
+        flat = self._server.ask("HGETALL", Keys(PREFIX).key(name))
+        return {field.decode(): json.loads(text) for field, text in zip(flat[::2], flat[1::2], strict=True)}
 
-    def tasks(self, key: str) -> int:
-        """Return how many of these records have a delivery that holds or is parked."""
-        return sum(b'"needs"' in record for record in self._server.ask(packed("HVALS", key)))
+    def leases(self) -> dict[str, float]:
+        """Return the end of each lease (ms), by task."""
+        return {
+            task.decode(): end
+            for task, end in self._server.ask("ZRANGE", Keys(PREFIX).key("leases"), 0, -1, "WITHSCORES")
+        }
 
-    def lose_scripts(self) -> None:
-        """SCRIPT FLUSH."""
-        self._known = set()
-
-    def find_scripts(self) -> None:
-        """Everything is known again."""
-        self._known = None
+    def end_lease(self, task: str) -> None:
+        self._server.ask("ZADD", Keys(PREFIX).key("leases"), "XX", self.clock.now_us // 1000 - 1, task)
 
     def fill(self, *, full: bool) -> None:
         """It has no memory left, or has some again."""
         self.full = full
-        self._server.ask(packed("CONFIG", "SET", "maxmemory", int(full)))
+        self._server.ask("CONFIG", "SET", "maxmemory", int(full))
 
     def flush_data(self) -> None:
         """Emptied; all connections stand. Permits of answers that are on their way are held no more."""
-        self._server.ask(packed("FLUSHALL"))
+        self._server.ask("FLUSHALL")
         self._told_us = 0
         for pipe in self.pipes:
             pipe.replies = deque((0, reply) for _, reply in pipe.replies)
@@ -209,12 +115,9 @@ class Network:
     def lose_data(self) -> None:
         """Restarted, and empty."""
         self.flush_data()
-        self.lose_scripts()
+        self.scripts = set()
         for pipe in list(self.pipes):
             pipe.cut(0)
-        self.asks_lost()
-
-    def asks_lost(self) -> None:
         for ask in list(self.asks):
             ask.lose(carried=False)
 
@@ -256,7 +159,7 @@ class Pipe:
     # -- actions of the worker -- --------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        self.network.outside(self.worker)
+        self.worker.outside()
         if self.worker in self.network.cut_off:
             raise RedisConnectionError("no way")
         self.state = "open"
@@ -277,7 +180,7 @@ class Pipe:
         """It never waits."""
 
     def send(self, command: memoryview) -> int:
-        self.network.outside(self.worker)
+        self.worker.outside()
         if self.state == "closed":
             raise RedisConnectionError("closed")
         if self.state == "open":  # bytes that are written into a connection that is cut are lost, without an error
@@ -286,7 +189,7 @@ class Pipe:
 
     def can_read(self, timeout: float = 0) -> bool:
         if timeout:
-            until = self.network.after(timeout)
+            until = self.network.clock.after(timeout)
             wait(lambda: self.audible > 0 or self.state != "open", until)
         return self.audible > 0 or self.state == "cut"
 
@@ -308,14 +211,14 @@ class Pipe:
         command = self.sent.popleft()
         if command.startswith(_SUBSCRIBE):
             self.listens = True
-            self.replies.append((self.network.now_us, [b"subscribe", b"", 1]))
+            self.replies.append((self.network.clock.now_us, [b"subscribe", b"", 1]))
         elif command.startswith(_PING):
-            self.replies.append((self.network.now_us, [b"pong", b""]))
+            self.replies.append((self.network.clock.now_us, [b"pong", b""]))
         else:
             reply = self.network.carry_out(command)
-            self.worker.answered(self.network.now_us, command, reply)
+            self.worker.answered(self.network.clock.now_us, command, reply)
             if self.state == "open":
-                self.replies.append((self.network.now_us, reply))
+                self.replies.append((self.network.clock.now_us, reply))
         return command
 
     def cut(self, arrives: int) -> None:
@@ -333,13 +236,12 @@ class Ask:
 
     def __init__(self, network: Network, worker: Any, command: bytes) -> None:
         self.network, self.worker, self.command = network, worker, command
-        self.built_us = network.now_us
         self.carried_us = 0
         self.done = False
         self.reply: Any = None
 
     def carry(self) -> None:
-        self.carried_us = self.network.now_us
+        self.carried_us = self.network.clock.now_us
         self.reply = self.network.carry_out(self.command)
 
     def hear(self) -> None:
@@ -369,10 +271,10 @@ class AskingClient:
 
     def execute_command(self, *arguments: Any) -> Any:
         """Wait for the reply."""
-        self._network.outside(self._worker)
-        ask = Ask(self._network, self._worker, packed(*arguments))
+        self._worker.outside()
+        ask = Ask(self._network, self._worker, pack(arguments))
         self._network.asks.append(ask)
-        wait(lambda: ask.done, self._network.after(_TIMEOUT))
+        wait(lambda: ask.done, self._network.clock.after(_TIMEOUT))
         if not ask.done:
             ask.lose(carried=True)
             raise RedisTimeoutError("no answer in time")

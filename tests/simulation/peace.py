@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from tests.simulation.book import Entry
-from tests.simulation.held import check_ghosts, check_nothing_is_kept
+from collections.abc import Callable
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.calls import Store
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
-from tests.simulation.scene import LEASE
+from tests.simulation.scene import LEASE, PREFIX
 from tests.simulation.steps import Steps
-from tests.simulation.workers import RECORDS, Worker, leftovers, reap_calls
+from tests.simulation.workers import Worker
+from tests.simulation.world import World
 
 __all__ = ["last_questions", "peace"]
 
@@ -19,17 +22,11 @@ _LONGEST = 400
 
 
 def peace(steps: Steps) -> None:
-    """Let everything come to its end, and look whether it did.
-
-    Raises:
-        Violation: something was lost, or waits for ever.
-    """
+    """Let everything come to its end, and look whether it did."""
     world = steps.world
     world.say("peace")
     world.prompt = False
-    world.network.cut_off.clear()
-    world.network.fill(full=False)
-    world.results_away = False
+    world.heal()
     world.paused.clear()
     for limit in world.scene.permits:
         world.operator.say(limit, "resume")
@@ -41,31 +38,20 @@ def peace(steps: Steps) -> None:
             worker.queues = list(place.queues)
         for queue in sorted(set(place.queues) - set(worker.queues)):
             world.change_queues(worker, queue)
-    deadline = world.clock.after(_LONGEST)
-    _settle(steps)
-    check_ghosts(world)
-    while not _is_over(steps):
-        if world.clock.now_us > deadline:
-            check_end(world.book)
-            raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
-        _pass(steps)
-        _settle(steps)
-        check_ghosts(world)
+    if not _live_on(steps, lambda: not _what_is_left(steps)):
+        check_end(world.book)
+        raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
 
 
 def last_questions(steps: Steps) -> None:
-    """All is done: is every slot free, every identity as it has to be, and nothing left in the store?
-
-    Raises:
-        Violation: it is not so.
-    """
+    """All is done: is every slot free, every identity as it has to be, and nothing left in the store?"""
     world = steps.world
     if steps.prompt:
-        check_order(world.book, world.scene, world.queue_of)
+        check_order(world.book, world.queue_of)
     for worker in world.workers:
         if worker.free_slots != worker.pool.num_processes:
             raise Violation(f"slots gone: {worker.inside()}")
-    check_nothing_is_kept(world)
+    _check_no_lock(world)
     _probe(steps)
     steps.closing = True
     for limit in world.scene.permits:
@@ -73,16 +59,12 @@ def last_questions(steps: Steps) -> None:
         world.caps.pace(limit, None, world.clock.now_us)
     for worker in list(world.workers):
         world.act(worker, worker.close)
-    _settle(steps)
-    while world.workers:
-        _pass(steps)
-        _settle(steps)
+    _live_on(steps, lambda: not world.workers)
     world.pass_time(2 * 86_400_000_000)
-    world.network.find_scripts()
-    for call in reap_calls() * 2:
-        world.network.carry_out(call)
-    if left := leftovers(world.network.contents()):
-        raise Violation(f"left in the store: {left}")
+    world.network.scripts = None
+    for _ in range(2):
+        world.network.carry_out(Store(Keys(PREFIX), LEASE).reap(200).packed())
+    _check_empty(world)
 
 
 def _probe(steps: Steps) -> None:
@@ -91,46 +73,42 @@ def _probe(steps: Steps) -> None:
     identities = {entry.identity: entry for entry in book.entries.values() if entry.identity}
     probes = []
     for identity, entry in sorted(identities.items()):
-        kind = world.scene.kinds[entry.task]
+        kind = entry.kind
         ran = [run for each in book.entries.values() if each.identity == identity for run in each.runs()]
         may_run = not (kind.remember and book.succeeded.get(identity))
         must_run = not (kind.remember and any(run.outcome == "success" for run in ran))
         task_id = f"probe-{entry.task_id}"
-        world.publish(entry.task, entry.arguments, world.queue_of[entry.task], task_id)
+        world.publish(kind.name, entry.arguments, world.queue_of[kind.name], task_id)
         if must_run and task_id not in book.entries:
             raise Violation(f"still locked: {identity}")
         if task_id in book.entries:
             probes.append((task_id, may_run, must_run))
-    deadline = world.clock.after(_LONGEST)
-    _settle(steps)
-    while not _is_over(steps) and world.clock.now_us < deadline:
-        _pass(steps)
-        _settle(steps)
-    _linger(steps)
+    _live_on(steps, lambda: not _what_is_left(steps))
+    _live_on(steps, lambda: False, LEASE + 1)  # leases end that no worker renews
     for task_id, may_run, must_run in probes:
-        _judge(book.entries[task_id], may_run=may_run, must_run=must_run)
+        probe = book.entries[task_id]
+        if must_run and not probe.runs():
+            what = ", ".join(probe.attempts[0].excuses) or "without a report"
+            raise Violation(f"swallowed: {probe.kind.name} with nothing to remember, {probe.identity}: {what}")
+        if probe.runs() and not may_run:
+            raise Violation(f"forgotten: {probe.identity} has succeeded and ran again")
 
 
-def _linger(steps: Steps) -> None:
-    """Let leases end that no worker renews."""
-    late = steps.world.clock.after(LEASE + 1)
-    while steps.world.clock.now_us < late:
+def _live_on(steps: Steps, is_over: Callable[[], bool], seconds: float = _LONGEST) -> bool:
+    """Let the world go on until this is so, for so long at most; return whether it is so."""
+    deadline = steps.world.clock.after(seconds)
+    _settle(steps)
+    while not is_over() and steps.world.clock.now_us <= deadline:
         _pass(steps)
         _settle(steps)
-
-
-def _judge(probe: Entry, *, may_run: bool, must_run: bool) -> None:
-    if must_run and not probe.runs():
-        what = probe.attempts[0].excused or "without a report"
-        raise Violation(f"swallowed: {probe.task} with nothing to remember, {probe.identity}: {what}")
-    if probe.runs() and not may_run:
-        raise Violation(f"forgotten: {probe.identity} has succeeded and ran again")
+    return is_over()
 
 
 def _settle(steps: Steps) -> None:
     """Everything that can happen at once."""
     for _ in range(_MOST_ROUNDS):
         if not _round(steps):
+            _check_ghosts(steps.world)
             return
     raise Violation("it never comes to rest")
 
@@ -146,29 +124,18 @@ def _round(steps: Steps) -> bool:
         busy = steps._stray()
     for worker in list(world.workers):
         busy = _worker(steps, worker) or busy
-    for pipe in list(network.pipes):
-        while pipe.sent:
-            world.carry(pipe)
-            busy = True
-        if pipe.replies or pipe.state == "cut":
-            busy = steps._hear_on(pipe, len(pipe.replies)) or busy
-    while network.asks and not all(ask.done for ask in network.asks):
+    busy = steps.get_through() or busy
+    while network.asks:
         busy = steps._ask()
     return busy
 
 
 def _worker(steps: Steps, worker: Worker) -> bool:
-    world, busy = steps.world, False
+    busy = False
     if worker.stopping or worker.blocked:
         busy = steps._go_on()
     elif worker.channel is None:
-        world.connect_broker(worker, worker.queues)
-        busy = True
-    while worker.threads and not worker.dead:
-        world.act(worker, worker.run_thread)
-        busy = True
-    if not worker.dead and (worker.loop.posted or worker.loop.woken):
-        world.act(worker, worker.turn)
+        steps.world.connect_broker(worker, worker.queues)
         busy = True
     if not worker.dead:
         busy = _deliver(steps, worker) or busy
@@ -181,10 +148,10 @@ def _jobs(steps: Steps, worker: Worker) -> bool:
         if worker.blocked or worker.dead:
             return False
         if job.state == "sent":
-            world.begin(worker, job)
+            world.begin(job)
         if job.state == "begun":
-            world.end(worker, job, "success")
-        steps._heard(worker, job)
+            world.end(job, "success")
+        steps._heard(job)
     return bool(jobs)
 
 
@@ -194,11 +161,10 @@ def _deliver(steps: Steps, worker: Worker) -> bool:
         return False
     for queue in sorted(set(channel.queues)):
         while channel.has_room and world.broker.queues[queue] and not worker.dead:
-            message = world.broker.deliver(channel, queue, world.clock.now_us)
-            world.receive(worker, message)
+            world.deliver(channel, queue)
             busy = True
     if busy and not worker.dead:
-        world.act(worker, worker.turn)
+        world.act(worker, worker.loop.turn)
     return busy
 
 
@@ -210,35 +176,64 @@ def _pass(steps: Steps) -> None:
     world.pass_time(max(soonest - world.clock.now_us, 0) + 100_000 if soonest else _TURN_US)
     for worker in list(world.workers):
         while not worker.dead and worker.timekeeper.is_due:
-            world.act(worker, worker.run_timer)
+            world.act(worker, worker.timekeeper.run)
             if worker.timekeeper.next_us is not None and world.network.asks:
                 break
 
 
-def _is_over(steps: Steps) -> bool:
-    world = steps.world
-    broker = world.broker
-    return not (
-        any(map(is_missing, world.book.all()))
-        or any(map(is_untold, world.book.all()))
-        or world.book.running
-        or broker.invisible
-        or any(broker.queues.values())
-        or any(channel.unacked for channel in broker.channels)
-        or not all(worker.quiet for worker in world.workers)
-        or world.network.tasks(RECORDS)
-    )
-
-
-def _what_is_left(steps: Steps) -> str:
+def _what_is_left(steps: Steps) -> dict[str, list[str]]:
     world, broker = steps.world, steps.world.broker
+    unacknowledged = [each.letter for channel in broker.channels for each in channel.unacked.values()]
     left = {
-        "unacknowledged": [
-            str(each.letter.task_id) for channel in broker.channels for each in channel.unacked.values()
-        ],
-        "in queues": [letter.task_id for queue in broker.queues.values() for letter in queue],
+        "missing": [str(each) for each in world.book.all() if is_missing(each) or is_untold(each)],
         "running": [str(run.attempt) for run in world.book.running],
-        "in the store": [world.network.tasks(RECORDS)],
+        "unacknowledged": [each.task_id for each in unacknowledged],
+        "in queues": [letter.task_id for letter in broker.all() if letter not in unacknowledged],
         "not quiet": [str(worker) for worker in world.workers if not worker.quiet],
+        "in the store": [task for task, record in world.network.fields("records").items() if "needs" in record],
     }
-    return ", ".join(f"{name} {what}" for name, what in left.items() if what)
+    return {name: what for name, what in left.items() if what}
+
+
+# -- the store and the workers ---------------------------------------------------------------------------------------
+
+#: Keys that may stay: declarations, changes, and counts, which end by the server's own clock.
+_STAYS = {"limits", "audit", "minutes", "quarters", "totals"}
+_META_STAYS = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
+
+
+def _check_ghosts(world: World) -> None:
+    """Check that each holder in the store is known to its worker, if that lives and has read all replies."""
+    quiet = {
+        str(worker.gate.groups[0].worker): worker for worker in world.workers if worker.quiet and not worker.stopping
+    }
+    if not quiet:
+        return
+    records = world.network.fields("records")
+    for task, end in world.network.leases().items():
+        nonce = records.get(task, {}).get("nonce", "")
+        worker = quiet.get(nonce.partition(":")[0])
+        if worker is not None and end > world.clock.now_us / 1000 and not worker.holds(nonce):
+            raise Violation(f"ghost: {task} is held by {worker}, which does not have it")
+
+
+def _check_no_lock(world: World) -> None:
+    """All is done: only remembered locks are kept.
+
+    A count of duplicates that ask for an outcome may be left until its own time is over.
+    """
+    for identity, lock in world.network.fields("locks").items():
+        if lock["state"] not in ("done", "failed"):
+            raise Violation(f"lock left: {identity} is {lock['state']} for {lock['task']}")
+
+
+def _check_empty(world: World) -> None:
+    """Two days later the store is empty."""
+    left = {}
+    for key, value in world.network.contents().items():
+        name = key.partition("}:")[2].split(":")[1]
+        remains = set(value[::2]) - _META_STAYS if name == "meta" else value
+        if name not in _STAYS and remains:
+            left[key] = remains
+    if left:
+        raise Violation(f"left in the store: {left}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -14,18 +14,12 @@ from celery.concurrency.asynpool import AsynPool
 __all__ = ["Job", "Pool", "einfo", "request_of"]
 
 _PID = 4242
-_infos: dict[str, Any] = {}
+_TERMINATED = Terminated(15)
 
 
+@cache
 def einfo(error: BaseException) -> Any:
-    """Return a child's report of an error; made once for each text."""
-    name = repr(error)
-    if name not in _infos:
-        _infos[name] = _raised(error)
-    return _infos[name]
-
-
-def _raised(error: BaseException) -> Any:
+    """Return a child's report of an error."""
     try:
         raise error
     except type(error):
@@ -44,7 +38,7 @@ class Job:
         discarded: whether the pool forgot it, because the broker connection was lost.
     """
 
-    number: int
+    worker: Any
     task: str
     task_id: str
     request: dict[str, Any]
@@ -60,12 +54,9 @@ class Job:
     permit: Any = None
     _write_to: Any = None
 
-    def terminate(self, signal: Any) -> None:
-        """The world never revokes with terminate."""
-
     def cancel(self) -> None:
         """The worker gives it up in a cold shutdown."""
-        self.on_failure(einfo(Terminated(15)))
+        self.on_failure(einfo(_TERMINATED))
 
     def accept(self) -> None:
         """Report its start to the worker."""
@@ -93,42 +84,29 @@ class Pool:
         size: slots.
         has_event_loop: as prefork has: it forgets jobs that no child has accepted when the broker is lost.
         worker: its owner.
-        outside: called by each message that a worker sends to the outside.
         given: called with each job.
     """
 
     is_green = False
     active = True
 
-    def __init__(
-        self,
-        size: int,
-        worker: Any,
-        outside: Callable[[Any], None],
-        given: Callable[[Job], None],
-        *,
-        has_event_loop: bool,
-    ) -> None:
-        self.num_processes, self._worker, self._outside, self._given = size, worker, outside, given
+    def __init__(self, size: int, worker: Any, given: Callable[[Job], None], *, has_event_loop: bool) -> None:
+        self.num_processes, self._worker, self._given = size, worker, given
         self._pool: Any = _WithEventLoop() if has_event_loop else None
         self._has_event_loop = self.uses_semaphore = has_event_loop
-        self._numbers = itertools.count(1)
         self.jobs: list[Job] = []
 
     def apply_async(self, _target: Any, args: Any, **options: Any) -> Job:
-        self._outside(self._worker)
+        self._worker.outside()
         task, task_id, request, *_ = args
         callbacks = options["accept_callback"], options["callback"], options["error_callback"]
-        job = Job(next(self._numbers), task, task_id, request, *callbacks)
+        job = Job(self._worker, task, task_id, request, *callbacks)
         self.jobs.append(job)
         self._given(job)
         return job
 
     def maintain_pool(self) -> None:
         """Ignored, because the world reports lost children."""
-
-    def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """The world never revokes with terminate."""
 
     def flush(self) -> list[Job]:
         """Forget the jobs that no child has accepted; a body that has begun goes on. Return those."""

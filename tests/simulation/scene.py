@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
@@ -16,15 +15,23 @@ from celery.exceptions import BackendStoreError
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.tasks.ours import CONCLUDE
-from tests.simulation.broker import Letter
 
-__all__ = ["CONCLUDE", "KEPT", "KINDS", "LEASE", "PREFIX", "Kind", "Results", "ResultsAway", "Scene", "make_scene"]
+__all__ = [
+    "CONCLUDE",
+    "KEPT",
+    "LEASE",
+    "PREFIX",
+    "Kind",
+    "Results",
+    "ResultsAway",
+    "Scene",
+    "make_app",
+    "make_scene",
+]
 
 LEASE = 3.0
 #: In the environment: the broker keeps parked messages until a replica has them.
 KEPT = "SIMULATION_KEPT"
-#: In the environment: the only tasks that are published.
-KINDS = "SIMULATION_KINDS"
 PREFIX = "sim"
 HEADER = "throttle"
 
@@ -49,10 +56,10 @@ class Results(DisabledBackend):
 
 
 class App(Celery):
-    """Publishes to the world's broker; makes the same messages as Celery does, in fewer steps."""
+    """Publishes to the world's broker."""
 
     told: Callable[[str, str], None]
-    send: Callable[[str, str, int, Mapping[str, Any], str, str], None]
+    send: Callable[[dict[str, Any], str, str], None]
     ids: Callable[[], str]
     revoke: Callable[[str], None]
 
@@ -63,25 +70,17 @@ class App(Celery):
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
         task_id = options.get("task_id") or self.ids()
-        retries = options.get("retries") or 0
-        headers = {
-            "lang": "py", "task": name, "id": task_id, "shadow": None, "eta": None, "expires": None, "group": None,
-            "group_index": None, "retries": retries, "timelimit": [None, None], "root_id": task_id, "parent_id": None,
-            "argsrepr": "", "kwargsrepr": "", "origin": "sim", "ignore_result": False, "stamped_headers": None,
-            "stamps": {}, **(options.get("headers") or {}),
-        }  # fmt: skip
-        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-        body = json.dumps([list(args or ()), kwargs or {}, embed])
-        self.send(task_id, name, retries, headers, body, options["queue"])
+        message = self.amqp.as_task_v2(task_id, name, args, kwargs, retries=options.get("retries") or 0)
+        headers = message.headers | (options.get("headers") or {})
+        self.send(headers, json.dumps(message.body), options["queue"])
         return options["result_cls"](task_id)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One task.
 
     Attributes:
-        buckets: the permits of a call: limit, name of the argument that splits it ("" for none), permits.
+        cost: how many permits of each limit a call needs.
         late: whether it is acknowledged after it ran.
         identity: the argument that makes calls the same, "" if it is no singleton.
         remember: seconds for which its success counts.
@@ -91,7 +90,8 @@ class Kind:
     """
 
     name: str
-    buckets: tuple[tuple[str, str, int], ...] = ()
+    limits: tuple[Limit, ...] = ()
+    cost: int = 1
     late: bool = False
     identity: str = ""
     remember: float = 0.0
@@ -101,15 +101,15 @@ class Kind:
 
     @property
     def guarded(self) -> bool:
-        return bool(self.buckets or self.identity)
+        return bool(self.limits or self.identity)
 
     def taken(self, arguments: Mapping[str, Any], worker: str = "") -> tuple[tuple[str, int], ...]:
-        """Return which buckets a call takes from on a worker, and how much; the key "worker" is the worker itself."""
+        """Return which buckets a call takes from on a worker, and how much."""
         values = {**arguments, "worker": worker}
-        return tuple((f"{name}[{values[key]}]" if key else name, cost) for name, key, cost in self.buckets)
+        keys = [(limit.name, str(limit.per or limit.key or "")) for limit in self.limits]
+        return tuple((f"{name}[{values[key]}]" if key else name, self.cost) for name, key in keys)
 
 
-@dataclass
 class Scene:
     """An app with its tasks.
 
@@ -118,14 +118,17 @@ class Scene:
         starts: of each limit with a rate, or of each key of it: so many in a second, and the burst.
     """
 
-    app: Any
-    permits: dict[str, int | None]
-    starts: dict[str, tuple[int, int]]
-    kinds: dict[str, Kind] = field(default_factory=dict)
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.permits: dict[str, int | None] = {}
+        self.starts: dict[str, tuple[int, int]] = {}
+        self.kinds: dict[str, Kind] = {}
 
     def add(self, kind: Kind, **options: Any) -> None:
         if kind.guarded:
             options["base"] = Throttled
+        if kind.limits:
+            options |= {"limit": list(kind.limits), "cost": kind.cost}
         if kind.identity:
             options |= {"singleton": True, "unique_on": [kind.identity], "remember": kind.remember or None}
 
@@ -135,76 +138,67 @@ class Scene:
         late = {"acks_late": kind.late, "reject_on_worker_lost": kind.requeues}
         self.app.task(name=kind.name, shared=False, **late, **options)(body)
         self.kinds[kind.name] = kind
+        for limit in kind.limits:
+            self.permits[limit.name] = limit.permits
+            for rate, burst in limit.rates:
+                self.starts[limit.name] = rate.count, burst
 
     def publish(self, name: str, arguments: Mapping[str, Any], queue: str, **options: Any) -> Any:
         """As a user does."""
         return self.app.tasks[name].apply_async((), dict(arguments), queue=queue, **options)
 
 
-def letter(
-    route: Mapping[str, tuple[str, str]], task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str
-) -> Letter:
-    """Return a message as a broker has it."""
-    exchange, key = route.get(queue, ("", queue))
-    properties = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
-    return Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key)
+def make_app(**settings: Any) -> App:
+    """Return an app without tasks."""
+    app = App("sim", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
+    app.conf.update(
+        throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
+        worker_send_task_events=False, **settings,
+    )  # fmt: skip
+    return app
 
 
 def make_scene(rng: Random, *, fails: bool = False) -> Scene:
     """Return one of many apps; with ``fails`` its tasks fail while the store is away."""
-    app = App("sim", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
-    app.conf.update(
-        throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
-        worker_send_task_events=False,
-    )  # fmt: skip
-    app.conf.throttle_on_store_error = "fail" if fails else "hold"
+    app = make_app(throttle_on_store_error="fail" if fails else "hold")
     if KEPT in os.environ:
         app.conf.throttle_park_durability = "replicas"
-    own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
-    count, burst = rng.choice([2, 5, 10]), rng.randint(1, 2)
-    permits = {"own": own, "shared": shared, "tenant": tenant, "big": 3, "late": rng.randint(1, 2), "crowd": 1}
-    permits |= {"one": 1, "both": rng.randint(1, 3), "turns": rng.randint(1, 2), "soon": 1, "sited": 1}
-    paced = {"paced": (count, burst), "mail": (count, 1), "both": (count, burst), "pages": (10, burst)}
-    scene = Scene(app, {**dict.fromkeys(paced), **permits}, paced)
-    both = Limit("shared", shared)
-    scene.add(Kind("plain", ordered=False))
-    scene.add(Kind("own", (("own", "", 1),)), limit=Limit("own", own))
-    scene.add(Kind("late", (("late", "", 1),), late=True), limit=Limit("late", permits["late"]))
-    scene.add(Kind("a", (("shared", "", 1),)), limit=both)
-    scene.add(Kind("b", (("shared", "", 1),), late=True, requeues=True), limit=both)
-    several = [both, Limit("tenant", tenant, key="key")]
-    scene.add(Kind("two", (("shared", "", 1), ("tenant", "key", 1)), late=True), limit=several)
-    scene.add(Kind("keyed", (("tenant", "key", 1),)), limit=Limit("tenant", tenant, key="key"))
-    scene.add(Kind("costly", (("big", "", 2),), late=True), limit=Limit("big", 3), cost=2)
-    scene.add(Kind("cheap", (("big", "", 1),)), limit=Limit("big", 3))
-    scene.add(Kind("paced", (("paced", "", 1),), late=True), limit=Limit("paced", rate=f"{count}/s", burst=burst))
-    mail = Limit("mail", rate=f"{count}/s", burst=1, key="key")
-    scene.add(Kind("mail", (("mail", "key", 1),)), limit=mail)
-    scene.add(Kind("both", (("both", "", 1),)), limit=Limit("both", permits["both"], rate=f"{count}/s", burst=burst))
-    pages = Limit("pages", rate="10/s", burst=burst)
-    scene.add(Kind("pages", (("pages", "", 3),), late=True), limit=pages, cost=3)
-    three = (("shared", "", 1), ("pages", "", 1), ("mail", "key", 1))
-    scene.add(Kind("crawl", three, late=True, ordered=False), limit=[both, pages, mail])
-    turns = Limit("turns", permits["turns"], fair_by="key", weights={1: 2})
-    scene.add(Kind("turns", (("turns", "", 1),), late=True, ordered=False), limit=turns)
-    # A message that is given up leaves the order to later ones.
-    scene.add(Kind("soon", (("soon", "", 1),), ordered=False), limit=Limit("soon", 1), start_deadline=1.5)
-    crowd = Limit("crowd", 1, max_parked=2)
-    scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)
+    own, shared = Limit("own", rng.randint(1, 3)), Limit("shared", rng.randint(1, 3))
+    tenant = Limit("tenant", rng.randint(1, 2), key="key")
+    big, one, crowd = Limit("big", 3), Limit("one", 1), Limit("crowd", 1, max_parked=2)
     sited = Limit("sited", 1, per="worker")
-    scene.add(Kind("sited", (("sited", "worker", 1),), ordered=False), limit=sited)
-    scene.add(
-        Kind("beside", (("sited", "worker", 1), ("shared", "", 1)), late=True, ordered=False), limit=[sited, both]
-    )
+    rate, burst = f"{rng.choice([2, 5, 10])}/s", rng.randint(1, 2)
+    mail, pages = Limit("mail", rate=rate, burst=1, key="key"), Limit("pages", rate="10/s", burst=burst)
+    late, both = Limit("late", rng.randint(1, 2)), Limit("both", rng.randint(1, 3), rate=rate, burst=burst)
+    turns = Limit("turns", rng.randint(1, 2), fair_by="key", weights={1: 2})
+    scene = Scene(app)
+    scene.add(Kind("plain", ordered=False))
+    scene.add(Kind("own", (own,)))
+    scene.add(Kind("late", (late,), late=True))
+    scene.add(Kind("a", (shared,)))
+    scene.add(Kind("b", (shared,), late=True, requeues=True))
+    scene.add(Kind("two", (shared, tenant), late=True))
+    scene.add(Kind("keyed", (tenant,)))
+    scene.add(Kind("costly", (big,), cost=2, late=True))
+    scene.add(Kind("cheap", (big,)))
+    scene.add(Kind("paced", (Limit("paced", rate=rate, burst=burst),), late=True))
+    scene.add(Kind("mail", (mail,)))
+    scene.add(Kind("both", (both,)))
+    scene.add(Kind("pages", (pages,), cost=3, late=True))
+    scene.add(Kind("crawl", (shared, pages, mail), late=True, ordered=False))
+    scene.add(Kind("turns", (turns,), late=True, ordered=False))
+    # A message that is given up leaves the order to later ones.
+    scene.add(Kind("soon", (Limit("soon", 1),), ordered=False), start_deadline=1.5)
+    scene.add(Kind("crowd", (crowd,), late=True, ordered=False))
+    scene.add(Kind("sited", (sited,), ordered=False))
+    scene.add(Kind("beside", (sited, shared), late=True, ordered=False))
     scene.add(Kind("once", identity="n", late=True))
-    scene.add(Kind("once_early", (("one", "", 1),), identity="n"), limit=Limit("one", 1))
+    scene.add(Kind("once_early", (one,), identity="n"))
     # Of those that wait the newest runs; "last" while another one runs, too.
-    last = {"on_conflict": "keep_last"}
-    scene.add(Kind("last", (("own", "", 1),), identity="n", late=True, newest=True), limit=Limit("own", own), **last)
-    scene.add(Kind("last_early", (("one", "", 1),), identity="n", newest=True), limit=Limit("one", 1), **last)
-    newer = Kind("newer", (("one", "", 1),), identity="n", late=True)
-    scene.add(newer, limit=Limit("one", 1), on_conflict="replace")
+    scene.add(Kind("last", (own,), identity="n", late=True, newest=True), on_conflict="keep_last")
+    scene.add(Kind("last_early", (one,), identity="n", newest=True), on_conflict="keep_last")
+    scene.add(Kind("newer", (one,), identity="n", late=True), on_conflict="replace")
     scene.add(Kind("kept", identity="n", late=True, remember=3600.0))
-    scene.add(Kind("kept_early", (("own", "", 1),), identity="n", remember=3600.0), limit=Limit("own", own))
+    scene.add(Kind("kept_early", (own,), identity="n", remember=3600.0))
     app.finalize()
     return scene

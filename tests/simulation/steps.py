@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from typing import Any
 
-from tests.simulation.scene import KINDS
+from tests.simulation.broker import Channel
+from tests.simulation.network import Pipe
+from tests.simulation.pool import Job
 from tests.simulation.workers import FRESH, Worker
 from tests.simulation.world import OUTCOMES, World
 
@@ -46,12 +48,7 @@ class _Place:
 
 
 class Steps:
-    """Chooses and carries out.
-
-    Args:
-        world: where.
-        faults: the possible faults, instead of those of the seed.
-    """
+    """Chooses and carries out."""
 
     def __init__(self, world: World, faults: Sequence[str] | None = None) -> None:
         self.world, self.rng = world, world.rng
@@ -60,20 +57,14 @@ class Steps:
         share = self.rng.choice([0.0, 0.15, 0.3, 0.5, 1.0])
         #: Whether nothing goes wrong in this world; and whether all calls get through at once, too.
         self.calm = not share and not faults
-        self.prompt = self.calm and self.rng.random() < 0.5
-        world.prompt = self.prompt
+        self.prompt = world.prompt = self.calm and self.rng.random() < 0.5
         self._left = 40 if self.prompt else self.rng.randint(10, 40)
         self._set_up()
         weights = dict(_USUAL) | _ALWAYS
         drawn = {name: weight for name, weight in FAULTS.items() if self.rng.random() < share}
         weights |= drawn if faults is None else {name: FAULTS[name] for name in faults if name != MEDDLE}
-        self._names = list(weights)
-        self._weights = []
-        total = 0.0
-        for weight in weights.values():
-            total += weight
-            self._weights.append(total)
-        self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
+        self._odds = list(accumulate(weights.values()))
+        self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in weights]
         #: The operator's changes to single tasks draw from a generator of their own, so that all else stays the same.
         self._operator = Random(f"operator {world.seed}")
         self._meddles = not self.calm and self._operator.random() < _MEDDLES if faults is None else MEDDLE in faults
@@ -81,12 +72,11 @@ class Steps:
 
     def _set_up(self) -> None:
         world, rng = self.world, self.rng
-        queues = list(_QUEUES[: rng.randint(1, 3)])
+        queues = _QUEUES[: rng.randint(1, 3)]
         world.routes = dict(_TOPIC)
         world.broker.queues = {queue: deque() for queue in queues}
         kinds = list(world.scene.kinds)
-        chosen = list(filter(None, os.environ.get(KINDS, "").split(",")))
-        self._kinds = chosen or rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
+        self._kinds = rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
         world.queue_of = {kind: rng.choice(queues) for kind in kinds}
         self.places = [
             _Place(rng.randint(1, 3), rng.sample(queues, min(len(queues), rng.randint(1, 2))), rng.random() < 0.7)
@@ -108,29 +98,33 @@ class Steps:
         if self._meddles:
             self._meddle()
         for _ in range(30):
-            (do,) = self.rng.choices(self._do, cum_weights=self._weights)
+            (do,) = self.rng.choices(self._do, cum_weights=self._odds)
             if do():
                 break
         else:
             self._time()
-        while self.prompt and self._get_through():
+        while self.prompt and self.get_through():
             pass
 
-    def _get_through(self) -> bool:
-        """Let all pending messages arrive."""
+    def get_through(self) -> bool:
+        """Let all pending messages arrive, and loops turn; return whether there was anything to do."""
         world, busy = self.world, False
-        for worker in world.workers:
-            while worker.threads:
-                world.act(worker, worker.run_thread)
-            if worker.loop.posted or worker.loop.woken:
-                world.act(worker, worker.turn)
+        for worker in list(world.workers):
+            while worker.threads and not worker.dead:
+                world.act(worker, worker.threads.pop(0))
+                busy = True
+            if worker.loop.wanted and not worker.dead:
+                world.act(worker, worker.loop.turn)
                 busy = True
         for pipe in list(world.network.pipes):
             while pipe.sent:
                 world.carry(pipe)
-            if pipe.replies:
-                busy = self.world.hear(pipe, len(pipe.replies)) or busy
-                world.act(pipe.worker, pipe.worker.turn)
+                busy = True
+            if pipe.replies or pipe.state == "cut":
+                world.hear(pipe, len(pipe.replies))
+                if not pipe.worker.dead:
+                    world.act(pipe.worker, pipe.worker.loop.turn)
+                busy = True
         return busy
 
     # -- choosing ----------------------------------------------------------------------------------------------------
@@ -138,22 +132,31 @@ class Steps:
     def _one(self, those: Sequence[Any]) -> Any:
         return those[int(self.rng.random() * len(those))] if those else None
 
+    def _with(self, those: Sequence[Any], *acts: Callable[[Any], object]) -> bool:
+        """Let all this happen to one of these; return whether there is one."""
+        one = self._one(those)
+        for act in acts if one is not None else ():
+            act(one)
+        return one is not None
+
     def _soon(self) -> bool:
         return self.rng.random() < self._patience
 
     def _turn_maybe(self, worker: Worker) -> None:
         if not worker.dead and (self.rng.random() < 0.8 or self.prompt):
-            self.world.act(worker, worker.turn)
+            self.world.act(worker, worker.loop.turn)
 
-    def _job(self, state: str, accepted: bool | None = None) -> Any:
-        return self._one(
-            [
-                (worker, job)
-                for worker in self.world.workers
-                for job in worker.pool.jobs
-                if job.state == state and not worker.blocked and (accepted is None or job.accepted == accepted)
-            ]
-        )
+    def _jobs(self, state: str) -> list[Job]:
+        free = [worker for worker in self.world.workers if not worker.blocked]
+        return [job for worker in free for job in worker.pool.jobs if job.state == state]
+
+    @property
+    def _working(self) -> list[Worker]:
+        return [worker for worker in self.world.workers if not worker.stopping and not worker.blocked]
+
+    @property
+    def _consuming(self) -> list[Worker]:
+        return [worker for worker in self._working if worker.channel]
 
     # -- the usual ---------------------------------------------------------------------------------------------------
 
@@ -163,262 +166,190 @@ class Steps:
         self._left -= 1
         name = self._one(self._kinds)
         arguments = {"key": self.rng.randint(1, 2), "n": self.rng.randint(1, 2)}
-        named = self._one((True, False))
-        task_id = f"t{self._left}" if named else None
+        task_id = f"t{self._left}" if self._one((True, False)) else None
         self.world.publish(name, arguments, self.world.queue_of[name], task_id)
         return True
 
     def _deliver(self) -> bool:
         broker = self.world.broker
-        found = self._one(
-            [
-                (channel, queue)
-                for channel in broker.channels
-                if channel.has_room and not channel.worker.stopping and not channel.worker.blocked
-                for queue in channel.queues
-                if broker.queues[queue]
-            ]
+        channels = [
+            each for each in broker.channels if each.has_room and not each.worker.stopping and not each.worker.blocked
+        ]
+        return self._with(
+            [(channel, queue) for channel in channels for queue in channel.queues if broker.queues[queue]],
+            self._deliver_from,
         )
-        if found is None:
-            return False
+
+    def _deliver_from(self, found: tuple[Channel, str]) -> None:
         channel, queue = found
-        worker = channel.worker
-        message = broker.deliver(channel, queue, self.world.clock.now_us)
-        self.world.receive(worker, message)
-        self._turn_maybe(worker)
-        return True
+        self.world.deliver(channel, queue)
+        self._turn_maybe(channel.worker)
 
     def _carry(self) -> bool:
         network = self.world.network
         pipe = self._one([pipe for pipe in network.pipes if pipe.sent and pipe.worker not in network.cut_off])
-        if pipe is None:
-            return False
-        self.world.carry(pipe)
-        if pipe.replies and self._soon():
-            self._hear_on(pipe, len(pipe.replies))
-        return True
+        if pipe is not None:
+            self.world.carry(pipe)
+            if pipe.replies and self._soon():
+                self._hear_on(pipe, len(pipe.replies))
+        return pipe is not None
 
     def _hear(self) -> bool:
-        pipe = self._one(
-            [
-                pipe
-                for pipe in self.world.network.pipes
-                if pipe.state == "cut" or (pipe.replies and pipe.worker not in self.world.network.cut_off)
-            ]
-        )
-        if pipe is None:
-            return False
-        return self._hear_on(pipe, self.rng.randint(1, max(len(pipe.replies), 1)))
+        away = self.world.network.cut_off
+        pipes = [
+            pipe
+            for pipe in self.world.network.pipes
+            if pipe.state == "cut" or (pipe.replies and pipe.worker not in away)
+        ]
+        return self._with(pipes, lambda pipe: self._hear_on(pipe, self.rng.randint(1, max(len(pipe.replies), 1))))
 
-    def _hear_on(self, pipe: Any, count: int) -> bool:
-        heard = self.world.hear(pipe, count)
+    def _hear_on(self, pipe: Pipe, count: int) -> None:
+        """Let a worker read so many replies."""
+        self.world.hear(pipe, count)
         self._turn_maybe(pipe.worker)
-        return heard
 
     def _turn(self) -> bool:
-        worker = self._one([worker for worker in self.world.workers if worker.loop.posted or worker.loop.woken])
-        if worker is None:
-            return False
-        self.world.act(worker, worker.turn)
-        return True
+        wanted = [worker for worker in self.world.workers if worker.loop.wanted]
+        return self._with(wanted, lambda worker: self.world.act(worker, worker.loop.turn))
 
     def _timer(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.timekeeper.is_due])
-        if worker is None:
-            return False
         for _ in range(8):
-            if not worker.dead and worker.timekeeper.is_due:
-                self.world.act(worker, worker.run_timer)
-        return True
+            if worker is not None and not worker.dead and worker.timekeeper.is_due:
+                self.world.act(worker, worker.timekeeper.run)
+        return worker is not None
 
     def _thread(self) -> bool:
         worker = self._one([worker for worker in self.world.workers if worker.threads])
-        if worker is None:
-            return False
-        self.world.say("connect", worker)
-        self.world.act(worker, worker.run_thread)
-        return True
+        if worker is not None:
+            self.world.say("connect", worker)
+            self.world.act(worker, worker.threads.pop(0))
+        return worker is not None
 
     def _go_on(self) -> bool:
+        """Let a worker whose main thread waited go on, or one that stops leave."""
         now = self.world.clock.now_us
-        worker = self._one([each for each in self.world.workers if each.can_go_on(now)])
-        if worker is None:
-            return self._leave()
-        self.world.act(worker, worker.go_on)
-        return True
+        waited = [worker for worker in self.world.workers if worker.fiber.can_go_on(now)]
+        return self._with(waited, lambda worker: self.world.act(worker, worker.fiber.go_on)) or self._leave()
 
     def _leave(self) -> bool:
         """A worker that stops has nothing more to do."""
         world = self.world
-        worker = self._one(
-            [each for each in world.workers if each.stopping and not each.blocked and not each.pool.jobs]
-        )
-        if worker is None:
-            return False
-        if not worker.finished:
-            world.finish(worker)
-        else:
-            world.leave(worker)
-        return True
+        idle = [each for each in world.workers if each.stopping and not each.blocked and not each.pool.jobs]
+        return self._with(idle, lambda worker: (world.leave if worker.finished else world.finish)(worker))
 
     def _begin(self) -> bool:
-        found = self._job("sent")
-        if found is None:
-            return False
-        worker, job = found
-        self.world.begin(worker, job)
-        if self._soon():
-            self._accepted(worker, job)
-        return True
+        job = self._one(self._jobs("sent"))
+        if job is not None:
+            self.world.begin(job)
+            if self._soon():
+                self._accepted(job)
+        return job is not None
 
     def _accept(self) -> bool:
-        found = self._job("begun", accepted=False)
-        if found is None or found[1].discarded:
-            return False
-        self._accepted(*found)
-        return True
+        jobs = [job for job in self._jobs("begun") if not job.accepted and not job.discarded]
+        return self._with(jobs, self._accepted)
 
-    def _accepted(self, worker: Worker, job: Any) -> None:
-        self.world.accept(worker, job)
-        self._turn_maybe(worker)
+    def _accepted(self, job: Job) -> None:
+        self.world.accept(job)
+        self._turn_maybe(job.worker)
 
     def _end(self) -> bool:
-        found = self._job("begun")
-        if found is None:
-            return False
-        worker, job = found
-        outcome = "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES)
-        self.world.end(worker, job, outcome)
-        if self._soon():
-            self._heard(worker, job)
-        return True
+        job = self._one(self._jobs("begun"))
+        if job is not None:
+            self.world.end(job, "success" if self.calm or self.rng.random() < 0.6 else self._one(OUTCOMES))
+            if self._soon():
+                self._heard(job)
+        return job is not None
 
     def _hear_end(self) -> bool:
-        found = self._job("ended")
-        if found is None:
-            return False
-        self._heard(*found)
-        return True
+        return self._with(self._jobs("ended"), self._heard)
 
-    def _heard(self, worker: Worker, job: Any) -> None:
+    def _heard(self, job: Job) -> None:
+        """Let a worker see the end of a job."""
         if not job.accepted and not job.discarded:
-            self.world.accept(worker, job)
-            if worker.dead or worker.blocked:  # it sees the end after that, in any thread
+            self.world.accept(job)
+            if job.worker.dead or job.worker.blocked:  # it sees the end after that, in any thread
                 return
-        self.world.hear_end(worker, job)
-        self._turn_maybe(worker)
+        self.world.hear_end(job)
+        self._turn_maybe(job.worker)
 
     def _ask(self) -> bool:
+        """Let a renewal, or its answer, arrive."""
         network = self.world.network
-        ask = self._one([ask for ask in network.asks if ask.carried_us or ask.worker not in network.cut_off])
-        if ask is None:
-            return False
-        if not ask.carried_us:
-            self.world.carry_ask(ask)
-        else:
-            ask.hear()
-        return True
+        asks = [ask for ask in network.asks if ask.carried_us or ask.worker not in network.cut_off]
+        return self._with(asks, lambda ask: ask.hear() if ask.carried_us else self.world.carry_ask(ask))
 
-    def _time(self) -> bool:
-        self.world.pass_time(self._one(_PASSES))
+    def _time(self, *passes: int) -> bool:
+        self.world.pass_time(self._one(passes or _PASSES))
         return True
 
     # -- faults --------------------------------------------------------------------------------------------------------
 
-    def _lives(self) -> Any:
-        return self._one([worker for worker in self.world.workers if worker.doom is None])
+    @property
+    def _lives(self) -> list[Worker]:
+        return [worker for worker in self.world.workers if worker.doom is None]
 
     def _kill(self) -> bool:
-        worker = self._lives()
-        if worker is not None:
-            self.world.kill(worker)
-        return worker is not None
+        return self._with(self._lives, self.world.kill)
 
     def _doom(self) -> bool:
-        worker = self._lives()
-        if worker is not None:
-            self.world.kill(worker, self.rng.randint(1, 6))
-        return worker is not None
+        return self._with(self._lives, lambda worker: self.world.kill(worker, self.rng.randint(1, 6)))
 
     def _warm(self) -> bool:
-        worker = self._one([each for each in self.world.workers if not each.stopping and not each.blocked])
-        if worker is None:
-            return False
-        self.world.say("warm shutdown", worker)
-        self.world.act(worker, worker.close)
-        return True
+        worker = self._one(self._working)
+        if worker is not None:
+            self.world.say("warm shutdown", worker)
+            self.world.act(worker, worker.close)
+        return worker is not None
 
     def _cold(self) -> bool:
-        worker = self._one([each for each in self.world.workers if not each.stopping and not each.blocked])
-        if worker is None:
-            return False
-        self.world.cold(worker)
-        return True
+        return self._with(self._working, self.world.cold)
 
     def _lose_broker(self) -> bool:
-        worker = self._one(
-            [each for each in self.world.workers if each.channel and not each.stopping and not each.blocked]
-        )
-        if worker is None:
-            return False
-        self.world.lose_broker(worker)
-        self._turn_maybe(worker)
-        return True
+        return self._with(self._consuming, self.world.lose_broker, self._turn_maybe)
 
     def _cut(self) -> bool:
         pipe = self._one([pipe for pipe in self.world.network.pipes if pipe.state == "open"])
-        if pipe is None:
-            return False
-        self.world.say("cut", pipe.worker, "hints" if pipe.listens else "calls")
-        pipe.cut(self.rng.randint(0, len(pipe.sent)))
-        return True
+        if pipe is not None:
+            self.world.say("cut", pipe.worker, "hints" if pipe.listens else "calls")
+            pipe.cut(self.rng.randint(0, len(pipe.sent)))
+        return pipe is not None
 
     def _cut_off(self) -> bool:
         worker = self._one(self.world.workers)
-        if worker is None:
-            return False
-        self.world.say("cut off", worker)
-        self.world.network.cut_off.add(worker)
-        return True
+        if worker is not None:
+            self.world.say("cut off", worker)
+            self.world.network.cut_off.add(worker)
+        return worker is not None
 
     def _stop_hearing(self) -> bool:
         """A moment in which nothing gets through: long enough for calls to be given up, or for a lease."""
-        self.world.pass_time(self._one((500_000, 1_100_000, 2_000_000)))
-        return True
+        return self._time(500_000, 1_100_000, 2_000_000)
 
-    def _heal(self) -> bool:
-        network = self.world.network
-        if not network.cut_off and not network.full and not self.world.results_away:
-            return False
-        network.cut_off.clear()
-        network.fill(full=False)
-        self.world.results_away = False
-        self.world.say("heal")
-        return True
+    def _long_time(self) -> bool:
+        return self._time(3_100_000, 4_500_000, 21_000_000)
 
     def _lose_ask(self) -> bool:
         ask = self._one(self.world.network.asks)
-        if ask is None:
-            return False
-        self.world.say("lose renewal", ask.worker)
-        ask.lose(carried=self.rng.random() < 0.5)
-        return True
+        if ask is not None:
+            self.world.say("lose renewal", ask.worker)
+            ask.lose(carried=self.rng.random() < 0.5)
+        return ask is not None
 
     def _stray(self) -> bool:
+        """Let a call arrive that was sent before its connection ended."""
         strays = self.world.network.strays
-        if not strays:
-            return False
-        which = int(self.rng.random() * len(strays))
-        self.world.say("stray")
-        worker, command = strays[which].popleft()
-        self.world.carry_stray(worker, command)
-        if not strays[which]:
-            del strays[which]
-        return True
+        found = self._one(strays)
+        if found is not None:
+            self.world.say("stray")
+            self.world.carry_stray(*found.popleft())
+            self.world.network.strays = [each for each in strays if each]
+        return found is not None
 
     def _flush_scripts(self) -> bool:
         self.world.say("script flush")
-        self.world.network.lose_scripts()
+        self.world.network.scripts = set()
         return True
 
     def _lose_data(self) -> bool:
@@ -445,43 +376,28 @@ class Steps:
 
     def _strike(self) -> bool:
         early_us = self.world.clock.after(-FRESH)
-        held = [
-            each
-            for channel in self.world.broker.channels
-            for each in channel.unacked.values()
-            if each.at_us <= early_us and not channel.worker.knows_alone(each.tag)
-        ]
-        delivery = self._one(held)
-        if delivery is None:
-            return False
-        self.world.strike(delivery)
-        return True
+        held = [each for channel in self.world.broker.channels for each in channel.unacked.values()]
+        old = [each for each in held if each.at_us <= early_us and not each.channel.worker.knows_alone(each.tag)]
+        return self._with(old, self.world.strike)
 
     def _queues(self) -> bool:
-        worker = self._one(
-            [each for each in self.world.workers if each.channel and not each.stopping and not each.blocked]
-        )
-        if worker is None:
-            return False
-        queue = self._one(list(self.world.broker.queues))
-        self.world.change_queues(worker, queue)
-        self._turn_maybe(worker)
-        return True
+        worker = self._one(self._consuming)
+        if worker is not None:
+            self.world.change_queues(worker, self._one(list(self.world.broker.queues)))
+            self._turn_maybe(worker)
+        return worker is not None
 
     def _steer(self) -> bool:
-        kind = self.world.scene.kinds[self._one(self._kinds)]
-        if not kind.buckets:
+        limits = self.world.scene.kinds[self._one(self._kinds)].limits
+        if not limits:
             return False
-        limit = self._one(kind.buckets)[0]
-        self.world.steer(limit, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume")))
+        self.world.steer(
+            self._one(limits).name, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume"))
+        )
         return True
 
     def _revoke(self) -> bool:
-        task_id = self._one([each.task_id for each in self.world.book.entries.values()])
-        if task_id is None:
-            return False
-        self.world.revoke(task_id)
-        return True
+        return self._with(list(self.world.book.entries), self.world.revoke)
 
     def _meddle(self) -> None:
         """Drop a task as an operator, or drain some; the operator may die before the report."""
@@ -493,23 +409,18 @@ class Steps:
         if world.drains and chance.random() < _DRAINED:
             world.drained(dies=chance.random() < _DIES)
 
-    def _long_time(self) -> bool:
-        self.world.pass_time(self._one((3_100_000, 4_500_000, 21_000_000)))
-        return True
-
     # -- repairs -------------------------------------------------------------------------------------------------------
 
     def _start(self) -> bool:
-        place = self._one([place for place in self.places if place.worker not in self.world.workers])
-        if place is None:
-            return False
-        self.fill(place)
-        return True
+        return self._with([place for place in self.places if place.worker not in self.world.workers], self.fill)
 
     def _reconnect(self) -> bool:
-        worker = self._one([each for each in self.world.workers if each.channel is None and not each.stopping])
-        if worker is None or worker.blocked:
-            return False
-        self.world.connect_broker(worker, worker.queues)
-        self._turn_maybe(worker)
-        return True
+        lost = [worker for worker in self._working if worker.channel is None]
+        return self._with(lost, lambda worker: self.world.connect_broker(worker, worker.queues), self._turn_maybe)
+
+    def _heal(self) -> bool:
+        wrong = bool(self.world.network.cut_off or self.world.network.full or self.world.results_away)
+        if wrong:
+            self.world.heal()
+            self.world.say("heal")
+        return wrong

@@ -6,18 +6,16 @@ side of it is the least that its default strategy and our steps ask for.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any
-from unittest import mock
+from typing import Any, cast
 
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.signals import task_revoked
@@ -29,47 +27,37 @@ from redis.exceptions import NoScriptError
 from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
 from celery_throttle.control.removal import borrow as borrow_messages
-from celery_throttle.core.keys import Keys
-from celery_throttle.store import scripts
-from celery_throttle.store.calls import Store
-from celery_throttle.store.draining import Lent
 from celery_throttle.store.exchange_reply import Reply
-from celery_throttle.store.gate_script import ALONE, gate_text
+from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.scripts import Call, Script
+from celery_throttle.store.scripts import Call, pack
 from celery_throttle.tasks import publish
 from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
 from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox
+from celery_throttle.worker.store_side.renewals import _PUT_BACK, _RENEWED
 from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
-from tests.simulation.network import CLOCK_KEYS, AskingClient, Network, Pipe
+from tests.simulation.network import AskingClient, Network, Pipe
 from tests.simulation.pool import Job, Pool
-from tests.simulation.scene import LEASE, PREFIX, ResultsAway
+from tests.simulation.scene import LEASE, ResultsAway
 
 __all__ = [
-    "CHANNEL",
     "FRESH",
-    "RECORDS",
-    "Here",
+    "HERE",
+    "Killed",
     "Operator",
     "Worker",
     "answers_to",
-    "installed",
-    "leftovers",
+    "install",
     "name_of",
-    "reap_calls",
-    "script_texts",
     "store_told_of_success",
 ]
 
-CHANNEL = Keys(PREFIX).wake
 #: Seconds before which no visibility timeout strikes, in this world.
 FRESH = 0.05
-#: Where the store has tasks that hold or wait.
-RECORDS = Keys(PREFIX).key("records")
 
 
 class Here:
@@ -82,8 +70,8 @@ class Here:
         celery_says: whether Celery itself writes to the result backend now, not the gate.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
+        self.clock = Clock()
         self.worker: Worker | None = None
         self.network: Any = None
         self.errors: list[str] = []
@@ -100,34 +88,21 @@ class Here:
         self._numbers += 1
         return self._numbers
 
-    def heard_us(self) -> tuple[int, int]:
-        """Return when the reply was made that the worker reads now, for the first time and the last."""
-        return self.worker.last_heard_us if self.worker is not None else (self.clock.now_us, self.clock.now_us)
-
     @contextmanager
-    def saying(self, *, celery: bool) -> Iterator[None]:
-        """Set whether Celery or the gate writes to the result backend now."""
-        before, self.celery_says = self.celery_says, celery
+    def having(self, name: str, value: Any) -> Iterator[None]:
+        """Set an attribute for a while."""
+        before = getattr(self, name)
+        setattr(self, name, value)
         try:
             yield
         finally:
-            self.celery_says = before
+            setattr(self, name, before)
 
-    @contextmanager
-    def acting(self, worker: Worker) -> Iterator[None]:
-        before, self.worker = self.worker, worker
-        try:
-            yield
-        finally:
-            self.worker = before
+    def acting(self, worker: Worker) -> AbstractContextManager[None]:
+        return self.having("worker", worker)
 
 
-def script_texts() -> dict[str, str]:
-    """Return every script that was loaded so far, by its SHA1; grows as more are."""
-    return _texts
-
-
-_texts: dict[str, str] = {}
+HERE = Here()
 
 
 def name_of(command: bytes) -> str:
@@ -147,9 +122,6 @@ def answers_to(command: bytes, reply: Any) -> dict[str, int]:
     return dict(zip(nonces, reply[0], strict=True))
 
 
-_RENEWED, _PUT_BACK = 1, 2
-
-
 class _Run(runs.Run):
     """One whose place in a set does not depend on where it is in memory."""
 
@@ -157,13 +129,10 @@ class _Run(runs.Run):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._number = _run_numbers()
+        self._number = HERE.number()
 
     def __hash__(self) -> int:
         return self._number
-
-
-_run_numbers: Callable[[], int]
 
 
 class _Permit(runs.Permit):
@@ -178,97 +147,63 @@ class _Permit(runs.Permit):
 
     def __init__(self, run: runs.Run) -> None:
         super().__init__(run)
-        self.granted_us, heard_us = _heard_us()
+        now_us = HERE.clock.now_us
+        self.granted_us, heard_us = HERE.worker.last_heard_us if HERE.worker else (now_us, now_us)
         self.safe_until_us = heard_us + round(LEASE * 1_000_000)
 
 
-_heard_us: Callable[[], tuple[int, int]]
-
-
-@contextmanager
-def installed(here: Here) -> Iterator[None]:
-    """Put the world in the place of clocks, threads, connections and signals."""
-    global _run_numbers, _heard_us
-    _run_numbers, _heard_us = here.number, here.heard_us
-    now = here.clock.monotonic
-    with ExitStack() as stack:
-        put = partial(_put, stack)
-        put(scripts, "gate_text", _with_given_time(gate_text))
-        Script.of_gate.cache_clear()
-        for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
-            put(module, "monotonic", now)
-        for module in (resuming, tasks):
-            put(module, "Run", _Run)
-        for module in (gate, resuming):
-            put(module, "Permit", _Permit)
-        put(admission, "_FRESH", FRESH)
-        put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
-        put(wiring, "Loop", partial(Loop, here.clock))
-        put(wiring, "greet", lambda app, settings, groups: None)
-        put(wiring, "worker_name", lambda node: f"{here.number():08x}")
-        put(wiring, "task_revoked", _OwnSignal(here))
-        put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
-        put(groups, "make_client", lambda url, keys: AskingClient(here.network, here.worker))
-        put(link, "threading", SimpleNamespace(Thread=partial(_Thread, here)))
-        put(clients, "Caller", partial(_Caller, here))
-        put(publish, "uuid", lambda: f"u{here.number()}")
-        stack.enter_context(_errors_noted(here))
-        yield
-    Script.of_gate.cache_clear()
-
-
-def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
-    stack.enter_context(mock.patch.object(where, name, new))
-
-
-_BROKEN = {
-    "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
-    "rates": ("start = math.max(start, ", "start = math.min(start, "),
-    "ends": ("if not record or record.nonce ~= nonce then return nil end", "if true then return nil end"),
-    "locks": ("rcall('HDEL', KEYS[13], identity)", ""),
-}
-
-
-def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
-    given = f"('MGET', '{CLOCK_KEYS[0]}', '{CLOCK_KEYS[1]}')"
-
-    def with_given_time(name: str) -> str:
-        text = gate_text(name).replace("('TIME')", given)
-        right, wrong = _BROKEN.get(os.environ.get("SIMULATION_BREAKS", ""), ("", ""))  # to see that it is noticed
-        assert name != ALONE or right in text, "there is nothing of this to break"
-        text = text.replace(right, wrong) if right else text
-        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        _texts[sha] = text
-        return text
-
-    return with_given_time
-
-
-def _new_pipe(here: Here, worker: Any) -> Pipe:
-    return Pipe(here.network, worker)
+@cache
+def install() -> None:
+    """Put the world in the place of clocks, threads, connections and signals of this process, for good."""
+    here = {
+        "Timekeeper": lambda: Timekeeper(HERE.clock),
+        "Loop": partial(Loop, HERE.clock),
+        "greet": lambda app, settings, groups: None,
+        "worker_name": lambda node: f"{HERE.number():08x}",
+        "task_revoked": _OwnSignal(),
+    }
+    for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
+        vars(module)["monotonic"] = HERE.clock.monotonic
+    for module in (resuming, tasks):
+        vars(module)["Run"] = _Run
+    for module in (gate, resuming):
+        vars(module)["Permit"] = _Permit
+    vars(admission)["_FRESH"] = FRESH
+    vars(wiring).update(here)
+    vars(groups)["connection_factory"] = lambda url, keys: partial(Pipe, HERE.network, HERE.worker)
+    vars(groups)["make_client"] = lambda url, keys: AskingClient(HERE.network, HERE.worker)
+    vars(link)["threading"] = SimpleNamespace(Thread=_Thread)
+    vars(clients)["Caller"] = _Caller
+    vars(publish)["uuid"] = lambda: f"u{HERE.number()}"
+    for name in ("celery", "kombu"):  # nothing is written while many seeds are played
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    ours = logging.getLogger("celery_throttle")
+    ours.addHandler(_Errors(logging.ERROR))
+    ours.setLevel(logging.ERROR)
+    ours.propagate = False
 
 
 class _Thread:
     """A thread that the world starts."""
 
-    def __init__(self, here: Here, target: Callable[[], None], **_: Any) -> None:
-        self._here, self._target = here, target
+    def __init__(self, target: Callable[[], None], **_: Any) -> None:
+        self._target = target
 
     def start(self) -> None:
-        if self._here.worker is not None:
-            self._here.worker.threads.append(self._target)
+        if HERE.worker is not None:
+            HERE.worker.threads.append(self._target)
 
 
 class _Caller:
     """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
 
-    def __init__(self, here: Here, url: str, keys: Any = None) -> None:  # noqa: ARG002
-        self._here = here
+    def __init__(self, url: str, keys: Any = None) -> None:
+        """All go to the same server."""
 
     def call(self, call: Call) -> Any:
-        reply = self._here.network.carry_out(call.packed())
+        reply = HERE.network.carry_out(call.packed())
         if isinstance(reply, NoScriptError):
-            reply = self._here.network.carry_out(scripts.pack(call.eval()))
+            reply = HERE.network.carry_out(pack(call.eval()))
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -277,52 +212,32 @@ class _Caller:
 class _OwnSignal:
     """The signal as one worker's process has it."""
 
-    def __init__(self, here: Here) -> None:
-        self._here = here
+    def __init__(self) -> None:
         task_revoked.connect(self._sent, weak=False, dispatch_uid="simulation")
 
     def connect(self, receiver: Any, **_: Any) -> None:
-        if self._here.worker is not None:
-            self._here.worker.revoked_receiver = receiver
+        if HERE.worker is not None:
+            HERE.worker.revoked_receiver = receiver
 
     def disconnect(self, receiver: Any, **_: Any) -> None:
         """It ends with the worker."""
 
     def _sent(self, **about: Any) -> None:
-        worker = self._here.worker
-        if worker is not None and worker.revoked_receiver is not None:
-            worker.revoked_receiver(**{name: value for name, value in about.items() if name != "signal"})
-
-
-@contextmanager
-def _errors_noted(here: Here) -> Iterator[None]:
-    """Errors that our code logs and survives are violations; nothing else is written while many seeds are played."""
-    handler = _Errors(here)
-    ours, theirs = logging.getLogger("celery_throttle"), [logging.getLogger(name) for name in ("celery", "kombu")]
-    before = ours.level, ours.propagate, [each.level for each in theirs]
-    ours.addHandler(handler)
-    ours.setLevel(logging.ERROR)
-    ours.propagate = False
-    for each in theirs:
-        each.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        ours.removeHandler(handler)
-        ours.level, ours.propagate = before[:2]
-        for each, level in zip(theirs, before[2], strict=True):
-            each.setLevel(level)
+        if HERE.worker is not None and HERE.worker.revoked_receiver is not None:
+            HERE.worker.revoked_receiver(**{name: value for name, value in about.items() if name != "signal"})
 
 
 class _Errors(logging.Handler):
-    def __init__(self, here: Here) -> None:
-        super().__init__(logging.ERROR)
-        self._here = here
+    """Errors that our code logs and survives are violations."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and not isinstance(record.exc_info[1], ResultsAway):
             text = f"{record.exc_info[1]!r}: {self.format(record)}"
-            self._here.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
+            HERE.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
+
+
+class Killed(BaseException):
+    """A worker was killed at its next message."""
 
 
 class _Strategies(dict[str, Any]):
@@ -344,14 +259,6 @@ class _Strategies(dict[str, Any]):
 class Worker:
     """One worker process.
 
-    Args:
-        here: the world.
-        name: its own.
-        app: the Celery app.
-        slots: of its pool.
-        has_event_loop: as the pool of prefork has.
-        given: called with each job of the pool.
-
     Attributes:
         doom: how many messages it still sends to the outside before it is killed, None if it lives.
         last_heard_us: when the last reply that it read was made, for the first time and the last.
@@ -365,17 +272,15 @@ class Worker:
         withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
 
-    def __init__(
-        self, here: Here, name: str, app: Any, slots: int, given: Callable[[Job], None], *, has_event_loop: bool
-    ) -> None:
-        self.here, self.name, self.app = here, name, app
+    def __init__(self, name: str, app: Any, slots: int, given: Callable[[Job], None], *, has_event_loop: bool) -> None:
+        self.name, self.app = name, app
         self.dead = self.stopping = self.finished = False
         self.doom: int | None = None
         self.threads: list[Callable[[], None]] = []
         self.revoked_receiver: Any = None
-        self.last_heard_us = here.clock.now_us, here.clock.now_us
+        self.last_heard_us = HERE.clock.now_us, HERE.clock.now_us
         self._answered_us: dict[int, int] = {}
-        self.fiber: Fiber | None = None
+        self.fiber = Fiber(lambda: None)
         self.channel: Channel | None = None
         self.queues: list[str] = []
         self.consumed: set[str] = set()
@@ -386,79 +291,61 @@ class Worker:
         self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()
         self.beginning: set[Any] = set()
-        self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
-        with here.acting(self):
+        self.pool = Pool(slots, self, given, has_event_loop=has_event_loop)
+        with HERE.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
-            self._throttling: Any = wiring.Throttling(
-                SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
-            )
+            worker = SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
+            self.throttling = cast("Any", wiring.Throttling(worker))
+            self.gate: Any = self.throttling.gate
+            self.loop: Loop = self.throttling.loop
+            self.timekeeper: Timekeeper = self.throttling.timekeeper
             running = self.gate.running
             self._tell_begun, running.report_begun = running.report_begun, self._begins
             self.consumer = self._consumer()
-            self._throttling.start()
+            self.throttling.start()
 
     def __str__(self) -> str:
         return self.name
 
     def _consumer(self) -> Any:
-        consumer = _Consumer(
-            change_queues=self._queues_become,
-            app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
-            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True, task_buckets={},
+        return _Consumer(
+            worker=self, app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
+            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True,
+            task_buckets=defaultdict(lambda: None),
             on_task_request=self._arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
             controller=SimpleNamespace(state=state), qos=None, task_consumer=None, strategies=None,
         )  # fmt: skip
-        consumer.task_buckets = _NoBuckets()
-        return consumer
 
     def _later(self, delay: float, function: Callable[[], None]) -> None:
         self.timekeeper.later(delay, lambda: self.loop.post(function))
 
-    def _queues_become(self, change: Callable[[list[str], str], None], queue: str) -> None:
-        if self.channel is not None:
-            change(self.channel.queues, queue)
+    def outside(self) -> None:
+        """It is about to send something to the outside."""
+        if self.doom is not None:
+            self.doom -= 1
+            if self.doom < 0:
+                self.dead = True
+                raise Killed
 
     @property
-    def loop(self) -> Loop:
-        loop: Loop = self._throttling.loop
-        return loop
-
-    @property
-    def timekeeper(self) -> Timekeeper:
-        timekeeper: Timekeeper = self._throttling.timekeeper
-        return timekeeper
+    def pipes(self) -> list[Pipe]:
+        return [pipe for pipe in HERE.network.pipes if pipe.worker is self]
 
     @property
     def blocked(self) -> bool:
         """Whether its main thread waits for the store; its loop turns in another one then."""
-        return self.fiber is not None and self.fiber.waits
-
-    def can_go_on(self, now_us: int) -> bool:
-        """Whether its main thread waits no longer."""
-        return self.fiber is not None and self.fiber.can_go_on(now_us)
+        return self.fiber.waits
 
     @property
     def quiet(self) -> bool:
-        """Return whether the store has all its rows."""
-        if self.loop.posted or self.blocked:
-            return False
-        return not self.gate.held.count(State.SAVING) and all(
-            calls.link.up and calls.idle for calls in self.gate.groups
-        )
-
-    @property
-    def gate(self) -> Any:
-        return self._throttling.gate
+        """Whether the store has all its rows, and it has read all replies."""
+        up = all(calls.link.up for calls in self.gate.groups)
+        return up and self.reported and not (self.loop.posted or self.blocked or self.saving)
 
     @property
     def reported(self) -> bool:
-        """Return whether the store has everything."""
+        """Whether the store has everything."""
         return all(calls.idle for calls in self.gate.groups)
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether it has waited for the store for as long as a worker does that stops."""
-        return bool(self._throttling._stopping._left <= 0)
 
     def inside(self) -> str:
         """The state of the worker, for the reader of a violation."""
@@ -470,7 +357,7 @@ class Worker:
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
         return (
             f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed._buckets)}, "
-            f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
+            f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}"
         )
 
     @property
@@ -486,22 +373,10 @@ class Worker:
             run.request.id for run in gate.held.waiting if self.free_slots <= 0 and not gate._closed.keep_waiting(run)
         ]
 
-    @property
-    def told_begun(self) -> list[tuple[str, int]]:
+    def about_to_begin(self, *, or_going_back: bool) -> list[tuple[str, int]]:
         """Return the runs that it reports to the store before the pool runs them in the main process."""
-        return self._named({*self._reported_begun, *self.beginning})
-
-    @property
-    def about_to_begin(self) -> list[tuple[str, int]]:
-        """The same, without those that go back in line."""
-        return self._named(self._reported_begun)
-
-    @property
-    def _reported_begun(self) -> set[Any]:
-        return {run for run in (*self.gate._admission._granted, *self.gate.running.runs) if run.reported_begun}
-
-    @staticmethod
-    def _named(runs: set[Any]) -> list[tuple[str, int]]:
+        runs = {run for run in (*self.gate._admission._granted, *self.gate.running.runs) if run.reported_begun}
+        runs |= self.beginning if or_going_back else set()
         return sorted((run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in runs)
 
     def begin_to_act(self) -> None:
@@ -515,25 +390,19 @@ class Worker:
         self.beginning.add(run)
         self._tell_begun(run)
 
-    def permit_of(self, request: Any) -> Any:
-        """Return the permit of a request, None if it needs nothing."""
-        return next((run.permit for run in self.gate.running.runs if run.request is request), None)
-
     @property
-    def name_in_store(self) -> str:
-        """As it begins every nonce."""
-        return str(self.gate.groups[0].worker)
+    def permits(self) -> list[Any]:
+        return [permit for calls in self.gate.groups for permit in calls.held.values()]
 
     def holds(self, nonce: str) -> bool:
         """Return whether it has this holder."""
-        held = [permit for calls in self.gate.groups for permit in calls.held.values()]
-        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in held)
+        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in self.permits)
 
-    def knows_alone(self, tag: int) -> bool:
+    def knows_alone(self, tag: str | None) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.exchange.changed if each.to]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._changed if each.to]
-        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
+        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == tag]
         return any(run.permit and (run.permit.holder.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
@@ -561,23 +430,13 @@ class Worker:
     def _under_way(self) -> list[Any]:
         return [calls._under_way[0] for calls in self.gate.groups if calls._under_way is not None]
 
-    def lost_permits(self) -> None:
-        """The store has lost the permits that are held here."""
-        for calls in self.gate.groups:
-            for permit in calls.held.values():
-                permit.safe_until_us = 0
-
     def renewed(self, answers: dict[str, int], until_us: int) -> list[tuple[str, int]]:
         """A renewal was carried out: return the tasks and attempts that were put back."""
-        put_back = []
-        for calls in self.gate.groups:
-            for permit in calls.held.values():
-                answer = answers.get(permit.holder.nonce)
-                if answer in (_RENEWED, _PUT_BACK):
-                    permit.safe_until_us = max(permit.safe_until_us, until_us)
-                if answer == _PUT_BACK:
-                    put_back.append((permit.holder.task, permit.holder.attempt))
-        return put_back
+        found = [(permit, answers.get(permit.holder.nonce)) for permit in self.permits]
+        for permit, answer in found:
+            if answer in (_RENEWED, _PUT_BACK):
+                permit.safe_until_us = max(permit.safe_until_us, until_us)
+        return [(permit.holder.task, permit.holder.attempt) for permit, answer in found if answer == _PUT_BACK]
 
     # -- Celery's side --
 
@@ -588,53 +447,33 @@ class Worker:
         consumer.qos = QoS(channel.basic_qos, channel.prefetch)
         consumer.strategies = _Strategies(consumer)
         consumer.task_consumer = _TaskConsumer(channel, routes)
-        with self.here.acting(self):
-            self._throttling.loop.call(self._throttling.connected, consumer)
-        self._tell_prefetch()
+        self.loop.call(self.throttling.connected, consumer)
 
-    def _tell_prefetch(self) -> None:
+    def tell_prefetch(self) -> None:
         """Do a turn of the loop of Celery's consumer."""
         if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
             self.consumer.qos.update()
 
     def disconnect(self) -> list[Job]:
         """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
-        with self.here.acting(self):
-            gone = self.pool.flush()
-            for permit in (job.permit for job in gone if job.permit is not None):
-                self.forgotten.add(permit.holder.nonce)
-                if permit.run is not None:  # a call may yet report that the permit was passed on to it
-                    self.forgotten.add(permit.run.nonce)
-            self._throttling.loop.call(self.gate.disconnected)
+        gone = self.pool.flush()
+        for permit in (job.permit for job in gone if job.permit is not None):
+            self.forgotten.add(permit.holder.nonce)
+            if permit.run is not None:  # a call may yet report that the permit was passed on to it
+                self.forgotten.add(permit.run.nonce)
+        self.loop.call(self.gate.disconnected)
         self.channel = None
         return gone
 
     def receive(self, message: Any) -> None:
         """The consumer got a message."""
-        with self.here.acting(self):
-            strategy = self.consumer.strategies[message.headers["task"]]
-            with self.here.saying(celery=True):
-                strategy(message, None, message.ack_log_error, message.reject_log_error, [])
-        self._tell_prefetch()
+        strategy = self.consumer.strategies[message.headers["task"]]
+        with HERE.having("celery_says", True):
+            strategy(message, None, message.ack_log_error, message.reject_log_error, [])
 
     def _arrive(self, request: Any) -> None:
-        with self.here.saying(celery=False):
-            self._throttling.arrive(request)
-
-    def change_queues(self, queue: str, *, add: bool) -> None:
-        """Act as `add_consumer` and `cancel_consumer` do."""
-        with self.here.acting(self):
-            (self.consumer.add_task_queue if add else self.consumer.cancel_task_queue)(queue)
-
-    def _do(self, function: Callable[..., None], *args: Any) -> None:
-        with self.here.acting(self):
-            function(*args)
-        self._tell_prefetch()
-
-    def _do_and_wait(self, function: Callable[[], None]) -> None:
-        with self.here.acting(self):
-            self.fiber = Fiber(function)
-        self._tell_prefetch()
+        with HERE.having("celery_says", False):
+            self.throttling.arrive(request)
 
     def answered(self, now_us: int, command: bytes, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""
@@ -649,42 +488,26 @@ class Worker:
         again = _is_exchanged(reply)
         self.last_heard_us = self._answered_us[reply[0]] if again else made_us, made_us
 
-    def turn(self) -> None:
-        self._do(self.loop.turn)
-
     def hear(self, pipe: Pipe) -> None:
         """Something can be read."""
         callback = self.loop.readers.get(pipe)
         if callback is not None:
-            self._do(callback)
-
-    def run_timer(self) -> None:
-        with self.here.acting(self):
-            self.timekeeper.run()
-
-    def run_thread(self) -> None:
-        self._do(self.threads.pop(0))
+            callback()
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:
         """The pool calls back."""
-        with self.here.saying(celery=True):
-            self._do(says, *args)
+        with HERE.having("celery_says", True):
+            says(*args)
 
     def close(self) -> None:
         """The worker is about to stop."""
         self.stopping = True
-        self._do_and_wait(self._throttling.close)
+        self.fiber = Fiber(self.throttling.close)
 
     def finish(self) -> None:
         """The pool has stopped."""
         self.finished = True
-        self._do_and_wait(self._throttling.finish)
-
-    def go_on(self) -> None:
-        """Continue its main thread: the awaited reply is there."""
-        if self.fiber is not None:
-            with self.here.acting(self):
-                self.fiber.go_on()
+        self.fiber = Fiber(self.throttling.finish)
 
 
 # Values in a reply of exchange.lua: the number of the call comes first; `unread` is found where grants are read.
@@ -696,34 +519,15 @@ def _is_exchanged(reply: Any) -> bool:
     return type(reply) is list and len(reply) == _ANSWERS and type(reply[_WITHDRAWN]) is list
 
 
-def _unsaid(calls: Any) -> str:
-    box = calls.outbox
-    counts = {
-        name: len(getattr(box, name))
-        for name in ("arrived", "_changed", "_gone", "_acknowledging", "_unacked", "_spare", "_passed")
-    }
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return (
-        f"up {calls.link.up}, call {calls.number}, under way {calls._under_way is not None}, paused {calls.paused}, "
-        f"hungry {calls.hungry}, holds {[permit.holder.task for permit in calls.held.values()]}, {said or 'all said'}"
-    )
-
-
 class _Consumer(SimpleNamespace):
     """Methods, since our steps wrap them on the object."""
 
     def add_task_queue(self, queue: str) -> None:
-        self.change_queues(list.append, queue)
-        if self.task_consumer is not None:
-            self.task_consumer.consume(queue)
+        self.worker.channel.queues.append(queue)
+        self.task_consumer.consume(queue)
 
     def cancel_task_queue(self, queue: str) -> None:
-        self.change_queues(list.remove, queue)
-
-
-class _NoBuckets(dict[str, Any]):
-    def __missing__(self, name: str) -> None:
-        return None
+        self.worker.channel.queues.remove(queue)
 
 
 class _TaskConsumer:
@@ -752,14 +556,6 @@ class _TaskConsumer:
         return SimpleNamespace(name=name, exchange=SimpleNamespace(name=exchange), routing_key=pattern)
 
 
-def _letter(lent: Lent) -> Letter:
-    message = unpack(lent.message, None, redelivered=False)
-    headers: Any = message.headers
-    body: Any = message.body
-    ids = headers["id"], headers["task"], headers.get("retries") or 0
-    return Letter(*ids, headers, message.properties, body, lent.queue.name, "", lent.queue.name)
-
-
 class Operator:
     """Steers limits as an operator does."""
 
@@ -777,7 +573,12 @@ class Operator:
         """Borrow the oldest that are parked, as a drain does, to be published again."""
         (place,) = readers(self._app)
         ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
-        return [_letter(each) for each in borrow_messages(place, nonce, ids[:most])[1]]
+        letters = []
+        for lent in borrow_messages(place, nonce, ids[:most])[1]:
+            message: Any = unpack(lent.message, None, redelivered=False)
+            queue = lent.queue.name
+            letters.append(Letter(message.headers, message.properties, message.body, queue, "", queue))
+        return letters
 
     def published(self, nonce: str, task_id: str) -> bool:
         """Say that one of them is; whether it was still lent out."""
@@ -791,45 +592,20 @@ class Operator:
             client.ask(client.store.give_up(identity, task_id, ""))
 
 
-def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
-    """Send the child's report of a success."""
-    task = app.tasks.get(request["task"])
-    if task is not None:
-        task.push_request(**request)
-        try:
-            remember._succeeded(sender=task)
-        finally:
-            task.pop_request()
-
-
 @contextmanager
-def in_task(app: Any, request: dict[str, Any]) -> Iterator[None]:
+def in_task(app: Any, request: dict[str, Any]) -> Iterator[Any]:
     """As the body of this task, in its child."""
     task = app.tasks[request["task"]]
     _task_stack.push(task)
     task.push_request(**{**request, "called_directly": False})
     try:
-        yield
+        yield task
     finally:
         task.pop_request()
         _task_stack.pop()
 
 
-def reap_calls() -> list[bytes]:
-    """Make the calls of the beat task."""
-    return [Store(Keys(PREFIX), LEASE).reap(200).packed()]
-
-
-def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the store that should not stay when all work is done."""
-    stays = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
-    left = {}
-    for key, value in contents.items():
-        name = key.partition("}:")[2].split(":")[1]
-        # Declarations, changes, and counts, which end by the server's own clock.
-        if name in ("limits", "audit", "minutes", "quarters", "totals"):
-            continue
-        remains = [field for field, _ in value if field not in stays] if name == "meta" else value
-        if remains:
-            left[key] = remains
-    return left
+def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
+    """Send the child's report of a success."""
+    with in_task(app, request) as task:
+        remember._succeeded(sender=task)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,23 +13,24 @@ from celery.worker import state
 
 from celery_throttle import LimitExceeded, RateLimited
 from tests.simulation.book import Attempt, Book, Run
-from tests.simulation.broker import Broker, Delivery, Letter
+from tests.simulation.broker import Broker, Channel, Delivery, Letter
 from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, check_told, overtaken
-from tests.simulation.network import Ask, Network, Pipe, Server
+from tests.simulation.network import Ask, Network, Pipe
 from tests.simulation.pool import Job, einfo, request_of
-from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene, letter
+from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, Scene
+from tests.simulation.server import Server
 from tests.simulation.workers import (
-    Here,
+    HERE,
+    Killed,
     Operator,
     Worker,
     answers_to,
     in_task,
     name_of,
-    script_texts,
     store_told_of_success,
 )
 
-__all__ = ["OUTCOMES", "Killed", "World"]
+__all__ = ["OUTCOMES", "World"]
 
 OUTCOMES = ("success", "failure", "retry", "ignore", "reject", "requeue", "limited", "lost")
 _ERRORS: dict[str, BaseException] = {
@@ -50,29 +50,17 @@ _VISIBILITY = 20.0
 _HEARD = 0.7
 
 
-class Killed(BaseException):
-    """A worker was killed at its next message."""
-
-
 class World:
-    """One seed's world.
+    """One seed's world."""
 
-    Args:
-        seed: decides everything.
-        here: of this process.
-        server: of this process, emptied.
-        scene: the app.
-        verbose: print what happens.
-    """
-
-    def __init__(self, seed: int, here: Here, server: Server, scene: Scene, *, verbose: bool = False) -> None:
-        self.seed, self.here, self.scene, self.verbose = seed, here, scene, verbose
+    def __init__(self, seed: int, server: Server, scene: Scene, *, verbose: bool = False) -> None:
+        self.seed, self.scene, self.verbose = seed, scene, verbose
         self.rng = Random(f"simulation {seed}")
-        self.clock = here.clock
+        self.clock = HERE.clock
         self.clock.reset()
-        self.network = Network(server, self.clock, self.rng, script_texts(), self.outside)
-        here.reset(self.network)
-        self.broker = Broker(self.outside, self.acknowledged)
+        self.network = Network(server, self.clock, self.rng)
+        HERE.reset(self.network)
+        self.broker = Broker(self.acknowledged)
         self.book, self.caps = Book(), Caps(scene)
         self.workers: list[Worker] = []
         self.operator = Operator(scene.app)
@@ -92,7 +80,7 @@ class World:
         self._digest = hashlib.blake2b(digest_size=8)
         self._names = 0
         scene.app.told, scene.app.send, scene.app.revoke = self._told, self._sent, self._replaced
-        scene.app.ids = lambda: f"p{here.number()}"
+        scene.app.ids = lambda: f"p{HERE.number()}"
 
     # -- events, in words ----------------------------------------------------------------------------------------------
 
@@ -107,40 +95,25 @@ class World:
         """Of everything that happened so far."""
         return self._digest.hexdigest()
 
-    def outside(self, worker: Worker | None) -> None:
-        """A worker is about to say something to the outside."""
-        if worker is not None and worker.doom is not None:
-            worker.doom -= 1
-            if worker.doom < 0:
-                worker.dead = True
-                raise Killed
-
-    def _may_come_again(self, task_id: str) -> None:
-        """A task that is acknowledged late keeps its message if its failure cannot be stored, as in Celery."""
-        entry = self.book.entries.get(task_id)
-        if entry is not None and self.scene.kinds[entry.task].late:
-            for attempt in entry.attempts.values():
-                attempt.may_begin_again("its failure could not be stored")
-
     def _told(self, task_id: str, what: str) -> None:
         """Celery, or the gate, reports that a task does not run, or how it failed."""
-        worker = self.here.worker
-        self.outside(worker)
-        if self.results_away and worker is not None and not self.here.celery_says:
+        worker, entry = HERE.worker, self.book.entries.get(task_id)
+        if worker is not None:
+            worker.outside()
+        if self.results_away and worker is not None and not HERE.celery_says:
             self.say("not told", task_id, what)
-            self._may_come_again(task_id)
+            if entry is not None and entry.kind.late:
+                entry.may_begin_again("its failure could not be stored, so its message stays, as in Celery")
             raise ResultsAway(f"cannot tell {task_id} {what}")
         self.say("told", task_id, what)
-        entry = self.book.entries.get(task_id)
         if entry is None:
             return
         if worker is not None:
             worker.over_here.append(task_id)
         if what in _SAID_INSTEAD or "revoked" in what:
-            check_told(entry, what, self.scene.kinds[entry.task], self.book)
+            check_told(entry, what, self.book)
             entry.told = True
-            for attempt in entry.attempts.values():
-                attempt.excuse(what)
+            entry.excuse(what)
             if worker is not None:
                 worker.withdrawn.discard(task_id)
 
@@ -153,51 +126,54 @@ class World:
             state.revoked.add(task_id)
         if heard and entry is not None:
             entry.replaced = True
-            for attempt in entry.attempts.values():
-                attempt.excuse("replaced")
+            entry.excuse("replaced")
+
+    def heal(self) -> None:
+        """Everything can be reached again."""
+        self.network.cut_off.clear()
+        self.network.fill(full=False)
+        self.results_away = False
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    def _sent(self, task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str) -> None:
-        self.broker.publish(letter(self.routes, task_id, task, attempt, headers, body, queue))
-        self._published = task_id
+    def _sent(self, headers: dict[str, Any], body: str, queue: str) -> None:
+        exchange, key = self.routes.get(queue, ("", queue))
+        self.published = headers["id"]
+        properties = {"correlation_id": self.published, "reply_to": "", "delivery_mode": 2, "priority": 0}
+        self.broker.publish(Letter(headers, properties, body, queue, exchange, key))
 
     def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
         """Publish a call."""
-        kind = self.scene.kinds[name]
-        identity = f"{name}:{arguments[kind.identity]}" if kind.identity else ""
-        self._published = ""
+        self.published = ""
         try:
             result = self.scene.publish(name, arguments, queue, task_id=task_id)
         except LimitExceeded:
             self.say("publish", name, "refused")
             return
-        self.say("publish", name, arguments, queue, result.id, "" if self._published else "swallowed")
-        if self._published:
-            self.book.publish(self._published, name, arguments, identity, 0, self.clock.now_us)
+        self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
+        if self.published:
+            self.book.publish(self.published, self.scene.kinds[name], arguments, 0)
 
     def _publish_again(self, run: Run) -> None:
         """The body raises Retry: it has published itself before."""
         attempt, request = run.attempt, run.job.request
         entry, headers = attempt.entry, {HEADER: request[HEADER]} if request.get(HEADER) else {}
-        queue = self.queue_of[entry.task]
+        name, retries = entry.kind.name, attempt.number + 1
         with in_task(self.scene.app, request):
-            options = {"task_id": entry.task_id, "retries": attempt.number + 1, "headers": headers}
-            self.scene.publish(entry.task, entry.arguments, queue, **options)
-        if (known := entry.attempts.get(attempt.number + 1)) is not None:
+            options = {"task_id": entry.task_id, "retries": retries, "headers": headers}
+            self.scene.publish(name, entry.arguments, self.queue_of[name], **options)
+        if (known := entry.attempts.get(retries)) is not None:
             # This attempt ran twice, as it was allowed to, and each run has sent the next one.
             known.may_begin_again("sent twice")
-            return
-        self.book.publish(
-            entry.task_id, entry.task, entry.arguments, entry.identity, attempt.number + 1, self.clock.now_us
-        )
+        else:
+            self.book.publish(entry.task_id, entry.kind, entry.arguments, retries)
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
     def start_worker(self, slots: int, queues: list[str], *, has_event_loop: bool) -> Worker:
         self._names += 1
         name = f"w{self._names}"
-        worker = Worker(self.here, name, self.scene.app, slots, self._given, has_event_loop=has_event_loop)
+        worker = Worker(name, self.scene.app, slots, self._given, has_event_loop=has_event_loop)
         self.workers.append(worker)
         self.say("start", worker, "slots", slots, *queues)
         self.connect_broker(worker, queues)
@@ -207,17 +183,20 @@ class World:
         self.say("broker", worker)
         worker.queues = list(queues)
         worker.consumed.update(queues)
-        worker.connect(self.broker.connect(worker, worker.pool.num_processes * worker.prefetch, queues), self.routes)
+        channel = self.broker.connect(worker, worker.pool.num_processes * worker.prefetch, queues)
+        self.act(worker, worker.connect, channel, self.routes)
 
     def act(self, worker: Worker, what: Any, *args: Any) -> None:
         """A worker does something; it may be killed in the middle of it."""
         worker.begin_to_act()
         try:
-            what(*args)
+            with HERE.acting(worker):
+                what(*args)
+                worker.tell_prefetch()
         except Killed:
             self.bury(worker)
-        if self.here.errors:
-            raise Violation(f"error in {worker}: {self.here.errors[0]}")
+        if HERE.errors:
+            raise Violation(f"error in {worker}: {HERE.errors[0]}")
         self._check_overtaken()
         if not worker.dead and worker.quiet:
             worker.unsettled.clear()
@@ -243,73 +222,72 @@ class World:
     def bury(self, worker: Worker) -> None:
         """Collect the messages and runs of a killed worker."""
         self.say("killed", worker)
-        self.workers.remove(worker)
-        worker.dead, worker.doom = True, -1
-        self.network.gone(worker)
         unsettled = list(worker.unsettled)
         for run in unsettled:
             run.attempt.may_begin_again("its worker was killed before all had heard of its end")
-            if not self.scene.kinds[run.attempt.entry.task].late:
+            if not run.entry.kind.late:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
-        self._lose_only_copies(worker)
         worker.unsettled.clear()
-        self._unlock(worker)
-        self._never_said(worker)
-        self._end_as_they_begin(worker.told_begun)
+        self._gone(worker)
+        self._end_as_they_begin(worker, or_going_back=True)
         for job in worker.pool.jobs:
             self._die_with(job)
-        if worker.channel is not None:
-            visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
-            for delivery in self.broker.disconnect(worker.channel, visible):
-                attempt = self._attempt_of(delivery)
-                runs = [run for run in attempt.runs if run.from_broker == delivery.tag]
-                attempt.loose += not runs
-                if any(run.outcome == "limited" and run.heard and run not in unsettled for run in runs):
-                    attempt.may_begin_again("its worker was killed before it could store the failure")
+        for delivery in self._disconnect(worker):
+            attempt = self._attempt(delivery.letter)
+            runs = [run for run in attempt.runs if run.from_broker == delivery.tag]
+            attempt.loose += not runs
+            if any(run.outcome == "limited" and run.heard and run not in unsettled for run in runs):
+                attempt.may_begin_again("its worker was killed before it could store the failure")
 
-    def _unlock(self, worker: Worker) -> None:
-        """Celery acknowledged a revoked or failed task before the store got its end: as if the lock's ttl were over."""
+    def _gone(self, worker: Worker) -> None:
+        worker.dead, worker.doom = True, -1
+        self.workers.remove(worker)
+        self.network.gone(worker)
+        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
+            self.book.attempt(task_id, number).excuse("its worker ended before it could store it again")
+        # Celery acknowledged a revoked or failed task before the store got its end: as if the lock's ttl were over.
         self.unlock(worker.over_here)
+        self._never_said(worker)
+
+    def _disconnect(self, worker: Worker) -> list[Delivery]:
+        """End its connection to the broker; return the messages that come back, at once or later."""
+        if worker.channel is None:
+            return []
+        return self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)]))
 
     def _never_said(self, worker: Worker) -> None:
         """The store took these out of their lines for a worker that is gone."""
         for task_id in worker.withdrawn:
-            for attempt in self.book.entries[task_id].attempts.values():
-                attempt.excuse("its worker was gone before it said that it was revoked")
+            self.book.entries[task_id].excuse("its worker was gone before it said that it was revoked")
 
     def unlock(self, task_ids: Iterable[str]) -> None:
         """As an operator may."""
         for task_id in task_ids:
             entry = self.book.entries[task_id]
-            kept = self.scene.kinds[entry.task].remember and self.book.succeeded.get(entry.identity)
+            kept = entry.kind.remember and self.book.succeeded.get(entry.identity)
             if entry.identity and not kept:
-                self.operator.unlock(entry.task, entry.arguments, task_id)
+                self.operator.unlock(entry.kind.name, entry.arguments, task_id)
 
     def _die_with(self, job: Job) -> None:
         run = job.run
         if run is None or job.state == "heard":
             return
         run.attempt.may_begin_again("its worker was killed")
-        late = self.scene.kinds[run.attempt.entry.task].late
         if run.runs:
             self.book.end(run, "killed", self.clock.now_us)
-        remembered = run.outcome == "success" and self.scene.kinds[run.attempt.entry.task].remember
-        if not late or remembered:
+        if not run.entry.kind.late or (run.outcome == "success" and run.entry.kind.remember):
             run.attempt.done = True
 
     def lose_broker(self, worker: Worker) -> None:
         """The connection to the broker ends."""
         self.say("lose broker", worker)
-        channel = worker.channel
-        if channel is None:
-            return
-        visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
-        back = self.broker.disconnect(channel, visible)
+        back = self._disconnect(worker)
         self.act(worker, self._flush, worker)
-        given = {self._tag_of(job) for job in worker.pool.jobs if not job.discarded}
+        messages = [request_of(job).message for job in worker.pool.jobs if not job.discarded]
+        given = {message.delivery_tag for message in messages if message.channel is not None}
         for delivery in back:
             if delivery.tag in given:  # sent to a child, and will begin
-                self._attempt_of(delivery).may_begin_again("the broker connection was lost")
+                self._attempt(delivery.letter).may_begin_again("the broker connection was lost")
                 delivery.letter.copies += 1
             else:
                 self._comes_again(delivery, "the broker connection was lost")
@@ -319,39 +297,37 @@ class World:
             if job.run is not None:
                 self.book.lapse(job.run, "the pool forgot it with the broker connection")
 
-    def receive(self, worker: Worker, message: Any) -> None:
-        """A message arrives."""
+    def deliver(self, channel: Channel, queue: str) -> None:
+        """The oldest message of a queue arrives."""
+        worker, message = channel.worker, self.broker.deliver(channel, queue, self.clock.now_us)
         task_id = message.headers["id"]
         self.say("deliver", worker, task_id, message.headers["retries"], message.delivery_info["routing_key"])
         self.book.arrived.setdefault(task_id)
         self.act(worker, worker.receive, message)
 
     def _comes_again(self, delivery: Delivery, why: str) -> None:
-        attempt = self._attempt_of(delivery)
+        attempt = self._attempt(delivery.letter)
         if any(run.from_broker == delivery.tag for run in attempt.runs):
             attempt.may_begin_again(why)
             delivery.letter.copies += 1
         else:
             attempt.loose += 1
 
-    def _attempt_of(self, delivery: Delivery) -> Attempt:
-        return self._attempt(delivery.letter)
-
     def _attempt(self, letter: Letter) -> Attempt:
-        return self.book.attempt(letter.task_id, letter.attempt)
+        return self.book.attempt(*letter.name)
 
     def strike(self, delivery: Delivery) -> None:
         """The visibility timeout strikes: the message comes a second time, while its worker has it."""
         self.say("strike", delivery.letter.task_id)
-        attempt = self._attempt_of(delivery)
+        attempt = self._attempt(delivery.letter)
         attempt.may_begin_again("the visibility timeout was over")
         delivery.letter.copies += 1
         self.broker.strike(delivery)
 
     def acknowledged(self, delivery: Delivery) -> None:
         """The broker has one less."""
-        letter, attempt = delivery.letter, self._attempt_of(delivery)
-        self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
+        letter, attempt = delivery.letter, self._attempt(delivery.letter)
+        self.say("ack", delivery.channel.worker, *letter.name)
         began = any(run.from_broker == delivery.tag for run in attempt.runs)
         beside = any(
             run.attempt is attempt and not run.lapsed and not run.worker.knows_alone(run.from_broker)
@@ -376,43 +352,30 @@ class World:
         """
         self.say("gone", worker)
         unheard = [] if worker.reported else worker.unsettled
-        if unheard and not worker.gave_up:
+        if unheard and worker.throttling._stopping._left > 0:  # it has not waited for as long as it may
             raise Violation(f"{worker} ends too early: {worker.inside()}")
         for run in unheard:
             run.attempt.may_begin_again("its worker stopped while the store was out of reach")
-        self._lose_only_copies(worker)
-        worker.dead, worker.doom = True, -1
-        self.workers.remove(worker)
-        self.network.gone(worker)
-        self._unlock(worker)
-        self._never_said(worker)
-        if worker.channel is not None:
-            for delivery in self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)])):
-                self._comes_again(delivery, "its worker stopped")
-
-    def _lose_only_copies(self, worker: Worker) -> None:
-        for task_id, number in worker.only_copies.intersection((*worker.parking, *worker.going_back)):
-            self.book.attempt(task_id, number).excuse("its worker ended before it could store it again")
+        self._gone(worker)
+        for delivery in self._disconnect(worker):
+            self._comes_again(delivery, "its worker stopped")
 
     def cold(self, worker: Worker) -> None:
         """SIGQUIT: the running tasks are given up."""
         self.say("cold shutdown", worker)
-        self._end_as_they_begin(worker.about_to_begin)
+        self._end_as_they_begin(worker, or_going_back=False)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
-            self._give_up(worker, job)
+            self._die_with(job)
+            if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
+                self.act(worker, worker.job_says, job.cancel)
+            job.state = "heard"
+            if job in worker.pool.jobs:
+                worker.pool.jobs.remove(job)
 
-    def _end_as_they_begin(self, runs: list[tuple[str, int]]) -> None:
-        for task_id, number in runs:
+    def _end_as_they_begin(self, worker: Worker, *, or_going_back: bool) -> None:
+        for task_id, number in worker.about_to_begin(or_going_back=or_going_back):
             self.book.attempt(task_id, number).excuse("its worker ended as it began, and it is acknowledged early")
-
-    def _give_up(self, worker: Worker, job: Job) -> None:
-        self._die_with(job)
-        if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
-            self.act(worker, worker.job_says, job.cancel)
-        job.state = "heard"
-        if job in worker.pool.jobs:
-            worker.pool.jobs.remove(job)
 
     def change_queues(self, worker: Worker, queue: str) -> None:
         """Act on a remote control command: consume this queue, or no more."""
@@ -420,7 +383,7 @@ class World:
             return
         add = queue not in worker.channel.queues
         self.say("add" if add else "cancel", queue, worker)
-        self.act(worker, partial(worker.change_queues, queue, add=add))
+        self.act(worker, worker.consumer.add_task_queue if add else worker.consumer.cancel_task_queue, queue)
         if worker.dead or worker.channel is None:
             return
         worker.queues = list(worker.channel.queues)
@@ -456,12 +419,11 @@ class World:
     # -- the pool ----------------------------------------------------------------------------------------------------
 
     def _given(self, job: Job) -> None:
-        worker = self.here.worker
-        job.permit = worker.permit_of(request_of(job)) if worker is not None else None
+        runs = job.worker.gate.running.runs
+        job.permit = next((run.permit for run in runs if run.request is request_of(job)), None)
         job.granted_us = job.permit.granted_us if job.permit else self.clock.now_us
         if self.prompt and job.task != CONCLUDE and self.scene.kinds[job.task].ordered:
-            attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
-            self._started.append(attempt)
+            self._started.append(self._attempt_of(job))
         self.book.given[job.task_id] = None
 
     def _used(self) -> dict[str, int]:
@@ -469,62 +431,58 @@ class World:
         used: dict[str, int] = {}
         for job in (job for worker in self.workers for job in worker.pool.jobs):
             entry = self.book.entries[job.task_id]
-            for bucket, cost in self.scene.kinds[entry.task].taken(entry.arguments):
+            for bucket, cost in entry.kind.taken(entry.arguments):
                 used[bucket] = used.get(bucket, 0) + cost
         return used
 
-    def begin(self, worker: Worker, job: Job) -> None:
+    def begin(self, job: Job) -> None:
         """A child begins the body."""
         job.state = "begun"
         if job.task == CONCLUDE:
-            self._conclude(worker, job)
+            self._conclude(job)
             return
-        attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
-        kind = self.scene.kinds[job.task]
+        worker, attempt = job.worker, self._attempt_of(job)
+        kind, queue = attempt.kind, self.queue_of[job.task]
         safe = job.permit.safe_until_us if job.permit else self.clock.now_us + _LEASE_US
-        taken = kind.taken(attempt.entry.arguments, worker.name)
-        run = Run(attempt, worker, job, self.clock.now_us, job.granted_us, safe, taken)
-        run.from_broker = self._tag_of(job)
+        run = job.run = Run(attempt, job, safe, kind.taken(attempt.entry.arguments, worker.name))
+        message = request_of(job).message
+        run.from_broker = message.delivery_tag if message.channel is not None else None
         self.say("begin", worker, attempt)
-        job.run = run
         if self.clock.now_us >= run.safe_until_us and kind.guarded:
             run.lapsed = True
             attempt.credit += 1
-        if self.queue_of[job.task] not in worker.consumed and kind.guarded:
-            raise Violation(
-                f"queue: {attempt} of {self.queue_of[job.task]} begins on {worker}, which never consumed it"
-            )
+        if queue not in worker.consumed and kind.guarded:
+            raise Violation(f"queue: {attempt} of {queue} begins on {worker}, which never consumed it")
         self.book.begin(run)
-        check_begin(run, kind, self.book, self.caps)
+        check_begin(run, self.book, self.caps)
         check_pause(run, self.paused)
 
-    def _conclude(self, worker: Worker, job: Job) -> None:
+    def _attempt_of(self, job: Job) -> Attempt:
+        return self.book.attempt(job.task_id, job.request["retries"] or 0)
+
+    def _conclude(self, job: Job) -> None:
         """A duplicate is given the outcome of the first, which has to have one."""
         first, name, _ = job.request["args"]
-        self.say("conclude", worker, job.task_id, "as", first)
+        self.say("conclude", job.worker, job.task_id, "as", first)
         entry = self.book.entries[first]
         if name not in self.scene.kinds:
             raise Violation(f"{job.task_id} is given the outcome of {name}, which is no task")
-        if not any(each.excused or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
+        if not any(each.excuses or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
             raise Violation(f"{job.task_id} is given the outcome of {first}, which has none")
-        self.book.attempt(job.task_id, job.request["retries"] or 0).excuse("concluded")
+        self._attempt_of(job).excuse("concluded")
 
-    def _tag_of(self, job: Job) -> int | None:
-        message = request_of(job).message
-        return int(message.delivery_tag) if message.channel is not None else None
-
-    def accept(self, worker: Worker, job: Job) -> None:
+    def accept(self, job: Job) -> None:
         """Report a start to the worker."""
-        self.say("accept", worker, job.task_id)
-        self.act(worker, worker.job_says, job.accept)
+        self.say("accept", job.worker, job.task_id)
+        self.act(job.worker, job.worker.job_says, job.accept)
 
-    def end(self, worker: Worker, job: Job, outcome: str) -> None:
+    def end(self, job: Job, outcome: str) -> None:
         """The body ends."""
         job.state, job.outcome = "ended", outcome
         run = job.run
         if run is None:
             return
-        self.say("end", worker, run.attempt, outcome)
+        self.say("end", job.worker, run.attempt, outcome)
         self.book.end(run, outcome, self.clock.now_us)
         if outcome == "retry":
             self._publish_again(run)
@@ -532,15 +490,14 @@ class World:
         elif outcome == "success":
             store_told_of_success(self.scene.app, job.request)
             # Also if its worker will not say so since the pool forgot it.
-            run.attempt.entry.remembered |= bool(self.scene.kinds[job.task].remember)
-            if run.attempt.entry.identity and not run.lapsed:
-                self.book.succeeded.setdefault(run.attempt.entry.identity, []).append(run)
+            run.entry.remembered |= bool(run.entry.kind.remember)
+            if run.entry.identity and not run.lapsed:
+                self.book.succeeded.setdefault(run.entry.identity, []).append(run)
 
-    def hear_end(self, worker: Worker, job: Job) -> None:
+    def hear_end(self, job: Job) -> None:
         """Report an end to the worker."""
-        job.state = "heard"
+        job.state, worker, run = "heard", job.worker, job.run
         worker.pool.jobs.remove(job)
-        run = job.run
         if run is not None:
             self.say("heard", worker, run.attempt, run.outcome)
             if not job.discarded:
@@ -561,8 +518,8 @@ class World:
         """Apply the consequences of the way in which a run ended."""
         run.heard = True
         attempt, outcome = run.attempt, run.outcome
-        kind = self.scene.kinds[attempt.entry.task]
-        again = outcome == "limited" and bool(kind.buckets)
+        kind = attempt.kind
+        again = outcome == "limited" and bool(kind.limits)
         again = again or (outcome == "requeue" and kind.late)
         again = again or (outcome == "lost" and kind.requeues)
         if again:
@@ -574,8 +531,8 @@ class World:
             attempt.credit += attempt.spare + attempt.loose
             attempt.spare = attempt.loose = 0
             if run.from_broker is None:  # and so does one that the broker still has, of a task that was parked
-                kept = [(letter.task_id, letter.attempt) for letter in self.broker.all()]
-                attempt.credit += kept.count((attempt.entry.task_id, attempt.number))
+                kept = [letter.name for letter in self.broker.all()]
+                attempt.credit += kept.count(attempt.name)
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -589,13 +546,12 @@ class World:
         if worker not in self.workers:
             self._never_said(worker)
 
-    def hear(self, pipe: Pipe, count: int) -> bool:
+    def hear(self, pipe: Pipe, count: int) -> None:
         """Let a worker read so many replies."""
         worker = pipe.worker
         pipe.audible = min(count, len(pipe.replies))
         self.say("hear", worker, pipe.audible)
         self.act(worker, worker.hear, pipe)
-        return True
 
     def carry_ask(self, ask: Ask) -> None:
         """A renewal is carried out."""
@@ -649,20 +605,20 @@ class World:
         self.caps.paces.clear()
         self.paused.clear()
         for worker in self.workers:
-            worker.lost_permits()
+            for permit in worker.permits:
+                permit.safe_until_us = 0
         for run in self._untold():
             self.book.lapse(run, "the store lost its data")
-        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        kept = {letter.name for letter in self.broker.all()}
         for worker in self.workers:  # sent again to the empty store, unless it is killed
             worker.only_copies.update(set(worker.parking) - kept)
         kept.update(each for worker in self.workers for each in worker.parking)
         for attempt in self.book.all():
-            name = attempt.entry.task_id, attempt.number
             if not attempt.done:
-                if name not in kept or name in answered:
+                if attempt.name not in kept or attempt.name in answered:
                     attempt.excuse("the store lost its data")
                 attempt.may_begin_again("the store lost its data")
-            elif name in kept:
+            elif attempt.name in kept:
                 attempt.may_begin_again("the store forgot that it has run")
 
     def drop(self, task_id: str) -> None:
@@ -674,9 +630,9 @@ class World:
         nonce = f"drain:{self.step}"
         letters = self.operator.borrow(nonce, most)
         self.say("drain", *(each.task_id for each in letters))
-        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        kept = {letter.name for letter in self.broker.all()}
         for each in letters:
-            if (each.task_id, each.attempt) in kept:  # the worker that parked it could not acknowledge it
+            if each.name in kept:  # the worker that parked it could not acknowledge it
                 self._attempt(each).may_begin_again("it was drained, and the broker had it, too")
             self._attempt(each).may_begin_again("it was drained")
             each.copies += 1
@@ -697,5 +653,4 @@ class World:
     def revoke(self, task_id: str) -> None:
         self.say("revoke", task_id)
         state.revoked.add(task_id)
-        for attempt in self.book.entries[task_id].attempts.values():
-            attempt.excuse(REVOKED)
+        self.book.entries[task_id].excuse(REVOKED)
