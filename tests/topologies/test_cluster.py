@@ -28,21 +28,28 @@ from tests.support.workers import ROOT
 
 #: Their slots are on the first, the second and the third primary.
 PREFIXES = ("b", "c", "a")
+FIRST = PREFIXES[0]
 #: The rights of the store's user in the docs.
 RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs" / "howto" / "redis.md").read_text())[0]
 
 
-@pytest.fixture
-def caller(cluster: Cluster) -> Iterator[Caller]:
-    """The publisher, with its keys on the first primary."""
-    caller = Caller(cluster.url, Keys(PREFIXES[0]))
+@contextmanager
+def calling(url: str, prefix: str) -> Iterator[Caller]:
+    caller = Caller(url, Keys(prefix))
     yield caller
     while caller._free:
         caller._free.pop().disconnect()
 
 
-def store(prefix: str) -> Store:
-    return Store(Keys(prefix), 60)
+@pytest.fixture
+def caller(cluster: Cluster) -> Iterator[Caller]:
+    """The publisher, with its keys on the first primary."""
+    with calling(cluster.url, FIRST) as caller:
+        yield caller
+
+
+def locked(prefix: str) -> Any:
+    return Store(Keys(prefix), 60).locked("x")
 
 
 def port_of(caller: Caller) -> int:
@@ -74,38 +81,31 @@ def test_a_client_that_has_no_keys_is_of_no_use(cluster: Cluster) -> None:
 
 
 def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None:
-    """On connections that stand, all of them."""
-    call = store(PREFIXES[0]).locked("x")
+    """On connections that stand, all of them. The slot is empty, so it can just be given away."""
     in_use = caller._connection()
-    assert caller.call(call) is None
-    assert port_of(caller) == cluster.nodes[0].port
+    assert caller.call(locked(FIRST)) is None
+    first, second, *_ = cluster.nodes
+    assert port_of(caller) == first.port
     caller._free.appendleft(in_use)
-    with moved(cluster):
-        assert caller.call(call) is None
-        assert port_of(caller) == cluster.nodes[1].port
-
-
-@contextmanager
-def moved(cluster: Cluster) -> Iterator[None]:
-    """The slot of the first prefix is on the second node; it is empty, so it can just be given away."""
-    slot = slot_of(PREFIXES[0])
-    first, second, third, *_ = cluster.nodes
     try:
-        _give(slot, first, second, third)
-        yield
-        for key in ask(second, "KEYS", f"{{{PREFIXES[0]}}}*"):
+        _give(cluster, first, second)
+        assert caller.call(locked(FIRST)) is None
+        assert port_of(caller) == second.port
+        for key in ask(second, "KEYS", f"{{{FIRST}}}*"):
             ask(second, "DEL", key)
     finally:
-        _give(slot, second, first, third)
+        _give(cluster, second, first)
 
 
-def _give(slot: int, source: EmbeddedServer, target: EmbeddedServer, other: EmbeddedServer) -> None:
-    name = node_id(target)
+def _give(cluster: Cluster, source: EmbeddedServer, target: EmbeddedServer) -> None:
+    """Give the slot of the first prefix to another primary."""
+    slot, name = slot_of(FIRST), node_id(target)
     # Importing it gives the target a new epoch: else an earlier message of the source, still on its way, may win.
     assert ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
-    for node in (target, source, other):
+    primaries = sorted(cluster.nodes[:PRIMARIES], key=lambda node: node is not target)
+    for node in primaries:
         assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", name)
-    until(lambda: all(_owner(node, slot) == name for node in (target, source, other)), timeout=20)
+    until(lambda: all(_owner(node, slot) == name for node in primaries), timeout=20)
 
 
 def _owner(node: EmbeddedServer, slot: int) -> str:
@@ -128,7 +128,7 @@ def migrating(slot: int, source: EmbeddedServer, target: EmbeddedServer) -> Iter
 @pytest.mark.parametrize("left", [[], ["records"]], ids=["ASK", "TRYAGAIN"])
 def test_a_slot_on_its_way_is_refused_for_now(cluster: Cluster, caller: Caller, left: list[str]) -> None:
     """By a connection that stands, which is kept; a new one would not be of use before that is over."""
-    keys, call = Keys(PREFIXES[0]), store(PREFIXES[0]).locked("x")
+    keys, call = Keys(FIRST), locked(FIRST)
     first, second, *_ = cluster.nodes
     caller.call(call)
     names = [key for key in keys.all if key.rpartition(":")[2] in left]
@@ -153,10 +153,9 @@ def test_a_user_with_the_least_rights(cluster: Cluster) -> None:
     rules = RULES.replace("shop", PREFIXES[1]).split()
     for node in cluster.nodes:
         assert ask(node, "ACL", "SETUSER", "least", "on", ">secret", *rules) == b"OK"
-    caller = Caller(f"redis+cluster://least:secret@127.0.0.1:{cluster.nodes[0].port}", Keys(PREFIXES[1]))
-    assert caller.call(store(PREFIXES[1]).locked("x")) is None
-    assert port_of(caller) == cluster.nodes[1].port
-    caller._free.pop().disconnect()
+    with calling(f"redis+cluster://least:secret@127.0.0.1:{cluster.nodes[0].port}", PREFIXES[1]) as caller:
+        assert caller.call(locked(PREFIXES[1])) is None
+        assert port_of(caller) == cluster.nodes[1].port
 
 
 def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
