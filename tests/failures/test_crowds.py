@@ -98,6 +98,8 @@ def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, 
     journal.wait_finished(201, timeout=AT_ONCE * 2)
     assert script_calls(redis) - began <= 200 * 6 + 50
     state.wait_clean()
+    history = ThrottleControl(app.app).limit(app.hold).history
+    until(lambda: history().total.ended >= 50, timeout=AT_ONCE + 10)  # counts are sent ten seconds after the first
 
 
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])
