@@ -112,24 +112,25 @@ class Relay:
 
     async def _end(self) -> None:
         self._server.close()
-        serving = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in serving:
-            each.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        self._refusing = True
+        self._replying.set()
+        await self._break()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.attempts.append(time.monotonic())
-        writers = {writer}
+        writers = [writer]
+        self._open.add(writer)
         try:
             if not self._refusing:
                 with suppress(OSError, EOFError):  # the server is down, or one side has ended
                     from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
-                    writers.add(to_server)
-                    self._open |= writers
+                    writers.append(to_server)
+                    self._open.add(to_server)
                     passing = self._pass_calls(reader, to_server), self._pass_replies(from_server, writer, to_server)
                     await asyncio.gather(*passing)
         finally:
-            self._open -= writers
+            self._open.difference_update(writers)
             for each in writers:
                 each.transport.abort()
             await asyncio.sleep(0)  # which they need to close
