@@ -14,6 +14,7 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
+    ONCE,
     counts,
     cut,
     most_at_once,
@@ -25,7 +26,7 @@ from tests.support.journal import Journal
 from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import always, until
 from tests.support.workers import Worker, Workers, alive
 
 pytestmark = pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
@@ -62,6 +63,19 @@ def check(workers: Workers, journal: Journal, state: State) -> None:
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
 
+def restart(broker: EmbeddedServer, workers: Workers, app: str, concurrency: int) -> None:
+    """Restart the broker, which delivers all messages again.
+
+    A worker with unacknowledged messages may have ended (kombu 5.7 cannot put them back while its broker is down).
+    """
+    (worker,) = workers.started
+    broker.restart()
+    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
+    if not worker.running:
+        workers.start(app, concurrency=concurrency)
+    redeliver(workers)
+
+
 def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
     worker, app, direct = start(workers, journal, state)
     # No slot is left: also a task under a limit that is not full waits for one.
@@ -87,10 +101,7 @@ def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: 
 
 
 def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again.
-
-    A worker with unacknowledged messages may end when its broker is down (kombu 5.7 cannot put them back then).
-    """
+    """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again."""
     worker, app, _ = start(workers, journal, state)
     parked = [app.hold.delay("early parked"), app.hold_late.delay("late parked")]
     state.wait_parked(*parked)
@@ -102,17 +113,38 @@ def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal:
     journal.let_go("early", "late resumed", "late direct")
     journal.wait_finished(4)
     assert set(state.parked) == {result.id for result in parked}
-    own_server.restart()
-    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
-    if not worker.running:
-        workers.start(DOORS, concurrency=3)
-    redeliver(workers)
+    restart(own_server, workers, DOORS, concurrency=3)
     journal.let_all_go()
 
     journal.wait_finished(7, timeout=AT_ONCE)
     check(workers, journal, state)
     # No worker could acknowledge this one: it ended while the broker was down.
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
+
+
+def test_grant_that_comes_without_a_broker_leaves_the_lock(
+    own_server: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal
+) -> None:
+    """The broker has the message, and will deliver it again."""
+    worker = workers.start(ONCE, concurrency=2, conf={"throttle_url": relay.url})
+    app = workers.app(ONCE)
+    journal.let_go("before")
+    app.hold.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
+    until(lambda: app.hold.locked_by("before") is None and relay.quiet_for(0.3))
+    relay.hold_replies()
+    first = app.hold.delay("a")
+    until(lambda: app.hold.locked_by("a").state == "running", timeout=AT_ONCE)
+    own_server.kill()
+    worker.wait_for_log("Connection to broker lost|Cannot connect to")
+    relay.pass_replies()
+
+    always(lambda: app.hold.locked_by("a") is not None, seconds=1.5)
+    assert app.hold.locked_by("a").task_id == first.id
+    restart(own_server, workers, ONCE, concurrency=2)
+    journal.let_all_go()
+    journal.wait_finished(1, "a", timeout=AT_ONCE)
+    until(lambda: app.hold.locked_by("a") is None, timeout=AT_ONCE)
+    assert counts(journal)["a"] == 1
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(

@@ -73,6 +73,24 @@ def test_messages_are_kept_until_their_tasks_have_run(
     always(lambda: set(counts(journal).values()) == {1}, seconds=2)
 
 
+def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) -> None:
+    """Other workers run its parked tasks, and the broker delivers them once more."""
+    app = workers.start_app(DOORS, concurrency=2, queues="elsewhere")
+    journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
+    worker = workers.start(DOORS, concurrency=2)
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT - 1)))
+    state.wait_parked(app.hold.delay("with a call after the others"))
+    worker.kill()
+    other = workers.start(DOORS, concurrency=2)
+    journal.let_all_go()
+    journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
+    redeliver(workers)
+    other.wait_for_log("received", times=COUNT)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert set(counts(journal).values()) == {1}
+    assert queued(workers) == 0
+
+
 def test_its_worker_stops(two: Watched, workers: Workers, journal: Journal, state: State) -> None:
     """The messages go back to the broker, and the next worker finds that they are parked."""
     worker, _ = park(workers, journal, state)

@@ -75,7 +75,7 @@ def test_revoked_task_where_only_an_older_release_is_left(
     """The others of its limit go on."""
     if backend == "rpc":
         workers.backend = "rpc://"
-        workers.conf["task_annotations"] = {f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once")}
+        workers.conf["task_annotations"] = {f"{SEAMS}.charge": {"on_conflict": "raise"}}
     newer = workers.start(SEAMS, concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("till")
