@@ -122,8 +122,8 @@ class Journal:
         lines, _, _ = self.path.read_text().rpartition("\n")
         return sorted((json.loads(line) for line in lines.splitlines()), key=lambda event: float(event["at"]))
 
-    def runs(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
-        """All runs by time of start; ``task`` is the end of the task's name (``"basic.work"``)."""
+    def runs(self, label: str = "", *, task: str = "") -> list[Run]:
+        """All runs by time of start, or those of a label; ``task`` is the end of the task's name (``"basic.work"``)."""
         runs: dict[str, Run] = {}
         for event in self.events():
             kind, at = event.pop("event"), float(event.pop("at"))
@@ -135,31 +135,26 @@ class Journal:
             elif kind == "killed":
                 killed = [run for run in runs.values() if run.pid in event["pids"] and run.stopped is None]
                 runs |= {run.id: replace(run, stopped=at, outcome="killed") for run in killed}
-        found = runs.values()
-        return [run for run in found if label in {None, run.label} and run.task.endswith(task or "")]
+        return [run for run in runs.values() if label in ("", run.label) and run.task.endswith(task)]
 
-    def finished(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+    def finished(self, label: str = "", *, task: str = "") -> list[Run]:
         return [run for run in self.runs(label, task=task) if run.finished]
 
-    def running(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+    def running(self, label: str = "", *, task: str = "") -> list[Run]:
         return [run for run in self.runs(label, task=task) if run.stopped is None]
 
-    def order(self, *, task: str | None = None) -> list[str]:
+    def order(self, *, task: str = "") -> list[str]:
         """The labels in the order of their starts."""
         return [run.label for run in self.runs(task=task)]
 
-    def max_running(self, label: str | None = None, *, task: str | None = None) -> int:
+    def max_running(self, label: str = "", *, task: str = "") -> int:
         """The most that ran at one time."""
         return peak(self.runs(label, task=task))
 
-    def wait_finished(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_finished(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.finished(label, task=task), count, timeout)
 
-    def wait_running(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_running(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.running(label, task=task), count, timeout)
 
     def wait_begun(self, result: Any, timeout: float = 20.0) -> Any:
@@ -167,9 +162,7 @@ class Journal:
         self._wait(lambda: [run for run in self.running() if run.task_id == result.id], 1, timeout)
         return result
 
-    def wait_started(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_started(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.runs(label, task=task), count, timeout)
 
     def _wait(self, find: Callable[[], list[Run]], count: int, timeout: float) -> list[Run]:
