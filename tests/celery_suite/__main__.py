@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.celery_suite import comparing, source
+from tests.celery_suite.comparing import LISTED, Known, confirmed, repeats, report, say, suspects
 from tests.celery_suite.job import Run
-from tests.celery_suite.listed import LISTED, Known
-from tests.celery_suite.report import report, say
-from tests.celery_suite.runner import Runner
-from tests.celery_suite.scenarios import FILES, PLAIN, SCENARIOS, SLICE
+from tests.celery_suite.runner import Runner, fetch
+from tests.celery_suite.scenarios import FILES, PLAIN, SCENARIOS, SLICE, SLICE_TESTS
 
 #: Seconds that all tests may take on one worker, and one test alone.
 PATIENCE, ALONE = 5400.0, 240.0
@@ -46,14 +44,14 @@ def _interrupt(*_: object) -> None:
 def compare(runner: Runner, runs: Sequence[Run], listed: Sequence[Known]) -> int:
     """Do these runs, then repeat the differing tests alone; print, and return the result of `main`."""
     done = runner.run(runs, PATIENCE, say)
-    suspects = comparing.suspects(done)
-    alone = runner.run(comparing.repeats(suspects), ALONE, say)
-    differences = [each for each in suspects if comparing.confirmed(each, alone)]
-    return report(done, [each for each in suspects if each not in differences], differences, listed)
+    found = suspects(done)
+    alone = runner.run(repeats(found), ALONE, say)
+    differences = [each for each in found if confirmed(each, alone)]
+    return report(done, [each for each in found if each not in differences], differences, listed)
 
 
 def _compare(arguments: argparse.Namespace, directory: Path) -> int:
-    tests = arguments.source or source.fetch(directory)
+    tests = arguments.source or fetch(directory)
     print(f"Celery {version('celery')}: t/integration", flush=True)  # noqa: T201
     return compare(Runner(tests, directory, arguments.at_once), _runs(arguments, tests), LISTED)
 
@@ -64,7 +62,7 @@ def _runs(arguments: argparse.Namespace, tests: Path) -> list[Run]:
     scenarios = [each for each in SCENARIOS if arguments.only in each.name]
     chosen = arguments.tests
     if arguments.slice:
-        scenarios, chosen = [each for each in scenarios if each in SLICE.scenarios], SLICE.tests
+        scenarios, chosen = [each for each in scenarios if each in SLICE], SLICE_TESTS
     return [Run(each, kind, files, chosen) for each in scenarios for kind in (PLAIN, *each.kinds())]
 
 

@@ -12,16 +12,15 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer, bound_to_parent
-from tests.celery_suite import orders, outcomes
-from tests.celery_suite.every_task import PARKED
-from tests.celery_suite.outcomes import Outcome
+from tests.celery_suite.every_task import LIMIT, LOG, OWN_PROCESS, REPORTS, SLOTS
 from tests.celery_suite.scenarios import Kind, Scenario
 
-__all__ = ["Job", "Run"]
+__all__ = ["Done", "Job", "Outcome", "Run", "outcomes"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +30,8 @@ _PLUGINS = ("-p", "celery.contrib.pytest", "-p", "tests.celery_suite.plugin")
 _INI = "[pytest]\npython_classes = test_*\nmarkers =\n    flaky: what Celery repeats up to five times; here it is not\n"
 #: All passed; some failed. Anything else is no run.
 _ENDED = (0, 1)
+#: The outcomes of a test: later ones outweigh earlier ones.
+_ORDER = ("passed", "skipped", "xfailed", "xpassed", "failed")
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,46 @@ class Run:
         return f"{self.scenario.name}, {self.kind.name}"
 
 
+@dataclass
+class Outcome:
+    """``passed``, ``skipped``, ``xfailed``, ``xpassed`` or ``failed``, of all stages and subtests; pytest's text."""
+
+    what: str = "passed"
+    text: str = ""
+
+    def add(self, report: dict[str, Any]) -> None:
+        """Take one more stage or subtest into account."""
+        what = str(report["outcome"])
+        if report["xfail"]:
+            what = "xfailed" if what == "skipped" else "xpassed"
+        if _ORDER.index(what) > _ORDER.index(self.what):
+            self.what = what
+        if what == "failed" and not self.text:
+            self.text = report["text"]
+
+
+def outcomes(reports: Path) -> dict[str, Outcome]:
+    """Return the outcome of each test, by its name: file, class and parameters."""
+    found: dict[str, Outcome] = {}
+    for line in reports.read_text().splitlines() if reports.exists() else ():
+        report = json.loads(line)
+        found.setdefault(report["test"].removeprefix("t/integration/"), Outcome()).add(report)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of a run."""
+
+    outcomes: dict[str, Outcome]
+    parked: int
+    seconds: float
+    problem: str | None
+    log: str
+
+
 class Job:
-    """A run under way, from ``start()`` to ``end()``."""
+    """A run under way, from its start to ``end()``."""
 
     def __init__(self, run: Run, directory: Path, source: Path) -> None:
         self.run = run
@@ -57,11 +96,6 @@ class Job:
         self._server = EmbeddedServer()
         self._began = time.monotonic()
         self._process = self._start(source)
-
-    @property
-    def log(self) -> str:
-        """The end of pytest's output."""
-        return (self._directory / "pytest.log").read_text(errors="replace")[-3000:]
 
     @property
     def seconds(self) -> float:
@@ -80,16 +114,16 @@ class Job:
         self._process.wait()
         self._server.stop()
 
-    def outcomes(self) -> dict[str, Outcome]:
-        """The outcome of each test."""
-        return outcomes.read(self._directory / orders.REPORTS)
+    def result(self) -> Done:
+        """End it; return its result."""
+        problem, seconds = self._problem(), self.seconds
+        self.end()
+        log = self._directory / LOG
+        parked = sum(line.endswith(" parked") for line in log.read_text().splitlines()) if log.exists() else 0
+        printed = (self._directory / "pytest.log").read_text(errors="replace")
+        return Done(outcomes(self._directory / REPORTS), parked, seconds, problem, printed[-3000:])
 
-    def parked(self) -> int:
-        """How many tasks were parked."""
-        log = self._directory / orders.LOG
-        return sum(line.endswith(PARKED) for line in log.read_text().splitlines()) if log.exists() else 0
-
-    def problem(self) -> str | None:
+    def _problem(self) -> str | None:
         """Why this was no run; None if it was one. To be asked before its end."""
         if not self.ended:
             return f"has not ended after {self.seconds:.0f} s"
@@ -133,7 +167,7 @@ class Job:
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self._directory),
-            orders.LIMIT: "" if limit is None else str(limit),
-            orders.OWN_PROCESS: "1" if scenario.own_process else "",
-            orders.SLOTS: str(scenario.slots),
+            LIMIT: "" if limit is None else str(limit),
+            OWN_PROCESS: "1" if scenario.own_process else "",
+            SLOTS: str(scenario.slots),
         }

@@ -17,8 +17,14 @@ from celery.contrib.testing import worker as testing
 from celery.utils.nodenames import anon_nodename
 
 from celery_throttle.embedded import bound_to_parent
-from tests.celery_suite import orders
-from tests.celery_suite.every_task import check_all_throttled, throttle_every_task
+from tests.celery_suite.every_task import (
+    CONFIGURATION,
+    OWN_PROCESS,
+    REPORTS,
+    SLOTS,
+    check_all_throttled,
+    throttle_every_task,
+)
 
 #: Seconds a test may take, with its fixtures; one wait of its own is 60 s at most.
 TIMEOUT = 120
@@ -31,9 +37,7 @@ _in_process = testing.start_worker
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     """Before any of the tests' modules is imported."""
-    limit = orders.limit()
-    if limit is not None:
-        throttle_every_task(limit, orders.LOG.absolute())
+    throttle_every_task()
     testing.start_worker = _start_worker  # type: ignore[assignment]  # as much of it as the tests use
 
 
@@ -46,31 +50,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """One line for each stage of a test, and for each of its subtests; written at once."""
     wrong = report.failed or hasattr(report, "wasxfail")
-    said = {
-        "test": report.nodeid,
-        "when": report.when,
-        "outcome": report.outcome,
-        "xfail": hasattr(report, "wasxfail"),
-        "seconds": report.duration,
-        "text": str(report.longrepr) if wrong else "",
-    }
-    with orders.REPORTS.open("a") as reports:
+    said = {"test": report.nodeid, "outcome": report.outcome, "xfail": hasattr(report, "wasxfail")}
+    said["text"] = str(report.longrepr) if wrong else ""
+    with REPORTS.open("a") as reports:
         reports.write(json.dumps(said) + "\n")
 
 
 @contextmanager
 def _start_worker(app: Any, **how: Any) -> Iterator[Any]:
-    if orders.limit() is not None:
-        check_all_throttled(app)
-    start = _in_a_process if os.environ[orders.OWN_PROCESS] else _in_process
-    with start(app, **how, concurrency=int(os.environ[orders.SLOTS])) as worker:
+    check_all_throttled(app)
+    start = _in_a_process if os.environ[OWN_PROCESS] else _in_process
+    with start(app, **how, concurrency=int(os.environ[SLOTS])) as worker:
         yield worker
 
 
 @contextmanager
 def _in_a_process(app: Any, *, pool: str, concurrency: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a worker that is configured as this app, and called as the tests expect it."""
-    orders.CONFIGURATION.write_text(json.dumps(app.conf.table(censored=False), default=list))
+    CONFIGURATION.write_text(json.dumps(app.conf.table(censored=False), default=list))
     command = [sys.executable, "-m", "celery", "-A", "tests.celery_suite.worker", "worker", "-n", anon_nodename()]
     command += ["-P", pool, "-c", str(concurrency), "-l", "INFO", "--without-mingle", "--without-gossip"]
     with Path("worker.log").open("wb") as log:

@@ -1,27 +1,18 @@
-"""Several runs, some at once."""
+"""Several runs of Celery's own tests, some at once."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
-from tests.celery_suite.job import Job, Run
-from tests.celery_suite.outcomes import Outcome
+from tests.celery_suite.job import Done, Job, Run
 
-__all__ = ["Done", "Runner"]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The result of a run."""
-
-    outcomes: dict[str, Outcome]
-    parked: int
-    seconds: float
-    problem: str | None
-    log: str
+__all__ = ["Runner", "fetch"]
 
 
 class Runner:
@@ -45,7 +36,7 @@ class Runner:
                 while waiting and len(under_way) < self._at_once:
                     under_way.append(self._start(waiting.pop(0)))
                 for job in [each for each in under_way if each.ended or each.seconds > patience]:
-                    done[job.run] = _done(job)
+                    done[job.run] = job.result()
                     under_way.remove(job)
                     say(job.run, done[job.run])
                 time.sleep(0.1)
@@ -61,7 +52,18 @@ class Runner:
         return Job(run, directory, self._source)
 
 
-def _done(job: Job) -> Done:
-    problem, seconds = job.problem(), job.seconds
-    job.end()
-    return Done(job.outcomes(), job.parked(), seconds, problem, job.log)
+def fetch(directory: Path) -> Path:
+    """Download the source distribution of the installed Celery, and return the folder ``t`` of it.
+
+    Nothing else is taken: the ``celery`` beside it would be imported instead of the one that is installed.
+    """
+    release = version("celery")
+    wanted = ["--no-binary", "celery", "--no-deps", "--dest", str(directory), f"celery=={release}"]
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *wanted], check=True)
+    with tarfile.open(directory / f"celery-{release}.tar.gz") as source:
+        top = f"celery-{release}/"
+        members = [each for each in source.getmembers() if each.name.startswith(f"{top}t/")]
+        for each in members:
+            each.name = each.name.removeprefix(top)
+        source.extractall(directory, members=members, filter="data")
+    return directory / "t"

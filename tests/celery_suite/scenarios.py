@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FILES", "KINDS", "PLAIN", "SCENARIOS", "SLICE", "Kind", "Scenario"]
+__all__ = ["FILES", "KINDS", "PLAIN", "SCENARIOS", "SLICE", "SLICE_TESTS", "Kind", "Scenario"]
 
 #: Those that need nothing but Redis; `test_backend.py` needs Azure, against its name. Missing ones of the installed
 #: Celery are left out.
@@ -50,29 +50,17 @@ class Scenario:
         return KINDS if self.slots > 1 else KINDS[:1]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Some tests (as pytest's ``-k``), on some workers."""
-
-    scenarios: tuple[Scenario, ...]
-    tests: str
-
-
 SCENARIOS = tuple(
     Scenario(own_process, slots, late)
     for own_process, slots in ((False, 1), (False, 4), (True, 4))
     for late in (False, True)
 )
-SLICE = Slice(
-    scenarios=(
-        Scenario(own_process=False, slots=4, late=False),
-        Scenario(own_process=True, slots=4, late=True),
-    ),
-    tests=(
-        "(replace or retried or retries or reject or stamps or link_option or time_limits or test_basic or priority "
-        "or test_fail or simple_canvas or True-True-True or pending_chord or large_group_pipeline) "
-        "and not (callback or with_errback or header_link "
-        # These depend on who is faster, also without us.
-        "or body_chain_child or nesting_)"
-    ),
+#: Some of the workers, and some of the tests, as pytest's ``-k``.
+SLICE = (Scenario(own_process=False, slots=4, late=False), Scenario(own_process=True, slots=4, late=True))
+SLICE_TESTS = (
+    "(replace or retried or retries or reject or stamps or link_option or time_limits or test_basic or priority "
+    "or test_fail or simple_canvas or True-True-True or pending_chord or large_group_pipeline) "
+    "and not (callback or with_errback or header_link "
+    # These depend on who is faster, also without us.
+    "or body_chain_child or nesting_)"
 )

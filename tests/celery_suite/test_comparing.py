@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.celery_suite import comparing, outcomes
+from tests.celery_suite import comparing
 from tests.celery_suite.__main__ import compare
-from tests.celery_suite.job import ROOT, Run
-from tests.celery_suite.listed import Known
-from tests.celery_suite.outcomes import Outcome
-from tests.celery_suite.report import report
-from tests.celery_suite.runner import Done, Runner
+from tests.celery_suite.comparing import Known, report
+from tests.celery_suite.job import ROOT, Done, Outcome, Run, outcomes
+from tests.celery_suite.runner import Runner
 from tests.celery_suite.scenarios import KINDS, PLAIN, Kind, Scenario
 from tests.support.waiting import until
 from tests.support.workers import alive, children_of
@@ -154,7 +152,7 @@ def _below(pid: int) -> list[int]:
 def test_stages_and_subtests_are_one_outcome(tmp_path: Path) -> None:
     """The worse outcome outweighs the better, and results of a run that was cut off count, too."""
     reports = tmp_path / "reports.jsonl"
-    assert outcomes.read(reports) == {}
+    assert outcomes(reports) == {}
 
     def line(test: str, outcome: str, *, xfail: bool = False) -> str:
         told = {"test": f"t/integration/{test}", "outcome": outcome, "xfail": xfail, "text": outcome}
@@ -163,7 +161,7 @@ def test_stages_and_subtests_are_one_outcome(tmp_path: Path) -> None:
     lines = [line("a", "passed"), line("b", "passed"), line("b", "failed"), line("b", "passed"), line("c", "skipped")]
     lines += [line("d", "skipped", xfail=True), line("e", "passed", xfail=True)]
     reports.write_text("".join(lines))
-    found = outcomes.read(reports)
+    found = outcomes(reports)
     assert {name: each.what for name, each in found.items()} == {
         "a": "passed", "b": "failed", "c": "skipped", "d": "xfailed", "e": "xpassed",
     }  # fmt: skip

@@ -9,16 +9,12 @@ from typing import Any
 
 from celery.contrib.testing.app import TestApp
 
-from tests.celery_suite import orders
-from tests.celery_suite.every_task import check_all_throttled, throttle_every_task
+from tests.celery_suite.every_task import CONFIGURATION, check_all_throttled, throttle_every_task
 
 __all__ = ["app"]
 
-limit = orders.limit()
-if limit is not None:
-    throttle_every_task(limit, orders.LOG)
-
-configuration = json.loads(orders.CONFIGURATION.read_text())
+throttle_every_task()
+configuration = json.loads(CONFIGURATION.read_text())
 app: Any = TestApp(name="celery.tests", config=configuration, enable_logging=True, set_as_current=True)
 app.set_default()
 tasks = importlib.import_module("t.integration.tasks")
@@ -26,5 +22,4 @@ for each in vars(tasks).values():
     if inspect.isclass(each) and issubclass(each, app.Task.__mro__[1]) and vars(each).get("name"):
         app.register_task(each())
 app.finalize()
-if limit is not None:
-    check_all_throttled(app)
+check_all_throttled(app)

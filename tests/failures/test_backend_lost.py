@@ -1,4 +1,4 @@
-"""The result backend is away when a body ends, or when a task is due the report that it does not run."""
+"""The result backend is away or hangs: when a body ends, or when a task is due a report of its state or its end."""
 
 from __future__ import annotations
 
@@ -6,37 +6,29 @@ import time
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, exceptions
+from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import (
-    AT_ONCE,
-    DOORS,
-    counts,
-    give_up_soon,
-    redeliver,
-    unacknowledged,
-)
+from celery_throttle.errors import ResultLost
+from tests.failures.tools import AT_ONCE, DOORS, LIMITED, ONCE, counts, redeliver, unacknowledged
 from tests.support.journal import Journal
+from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-LIMITED = "tests.support.apps.limited"
-ONCE = "tests.support.apps.once"
+#: The app of `DOORS`, with the receiver in docs/reference/signals.md, which writes the state of a parked task.
+SHOWN = "tests.support.apps.shown"
 
 
-def send(app: Any, *labels: str, **options: Any) -> None:
-    """Publish by a client without a backend, which is away."""
-    for label in labels:
-        app.apply_async((label,), ignore_result=True, **options)
+def send(workers: Workers, task: Any, *args: str, **options: Any) -> Any:
+    """Publish by a client that has no result backend, and checks nothing."""
+    return Celery(broker=workers.broker, set_as_current=False).send_task(task.name, args, **options)
 
 
-def expiring(app: Any, *labels: str, **options: Any) -> float:
-    """Publish a task that expires in a moment, and has a result that shows it; return when it has."""
-    for label in labels:
-        app.apply_async((label,), expires=2, **options)
-    return time.monotonic() + 2.5
+def wait_acknowledged(workers: Workers) -> None:
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
@@ -60,102 +52,51 @@ def test_slots_and_permits_are_free_at_once(
     assert set(counts(journal).values()) == {1}
 
 
-def test_task_expired_in_line_keeps_no_permit(
+def test_tasks_that_have_expired_keep_neither_slot_nor_permit(
     backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
-    """Its turn comes, and its expiry cannot be reported: it goes back in line until the backend is there.
-
-    Or, as Celery has noted it as revoked, it leaves its line, and the report follows as soon as it can.
-    """
-    worker = workers.start(DOORS, concurrency=2)
+    """Of those that wait for a slot and of one in line the end cannot be reported until the backend is there again."""
+    worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 8})
     app = workers.app(DOORS)
-    send(app.hold, "first")
-    journal.wait_running(1)
-    late = app.hold.apply_async(("expires",), expires=2)
-    expired = time.monotonic() + 2.5
-    state.wait_parked(late)
-    state.wait_parked(app.hold.apply_async(("next",), ignore_result=True))
-    until(lambda: time.monotonic() > expired)
+    journal.wait_begun(app.hold.apply_async(("first",), ignore_result=True))
+    expired = [task.apply_async(("expires",), expires=2) for task in (app.hold, *[app.plain] * 4)]
+    over = time.monotonic() + 2.5
+    state.wait_parked(expired[0], app.hold.apply_async(("next",), ignore_result=True))
+    until(lambda: len(unacknowledged(workers)) == 4)
+    until(lambda: time.monotonic() > over)
 
     backend.kill()
     journal.let_go("first")
     worker.wait_for_log("goes back to its place in line for a moment")
+    worker.wait_for_log("waits here: ")
     assert "Traceback" not in worker.log()
     backend.restart()
+    app.plain.apply_async(("later",), ignore_result=True)
 
+    journal.let_go("later")
     journal.wait_running(1, "next", timeout=AT_ONCE)
     journal.let_all_go()
-    journal.wait_finished(2)
+    journal.wait_finished(3)
     state.wait_clean()
-    until(lambda: late.state == "REVOKED", timeout=AT_ONCE)
-    assert counts(journal) == {"first": 1, "next": 1}
+    wait_acknowledged(workers)
+    until(lambda: {each.state for each in expired} == {"REVOKED"}, timeout=AT_ONCE)
+    assert counts(journal) == {"first": 1, "next": 1, "later": 1}
 
 
-def test_task_expired_before_its_slot_comes_again(backend: EmbeddedServer, workers: Workers, journal: Journal) -> None:
-    """Plain tasks, as many as the worker takes at all: each is revoked once the backend is back, and it goes on."""
-    worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 4})
-    app = workers.app(DOORS)
-    send(app.plain, "first")
-    journal.wait_running(1)
-    expired = expiring(app.plain, *"abcd")
-    until(lambda: len(unacknowledged(workers)) == 4)
-    until(lambda: time.monotonic() > expired)
-
-    backend.kill()
-    journal.let_go("first")
-    worker.wait_for_log("waits here: ")
-    backend.restart()
-    send(app.plain, "later")
-
-    journal.wait_running(1, "later", timeout=AT_ONCE)
-    journal.let_all_go()
-    journal.wait_finished(2)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    assert counts(journal) == {"first": 1, "later": 1}
-
-
-def test_failing_while_store_and_backend_are_away(
-    store: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """One Redis has both: the failure of a task cannot be reported, and held tasks stay held."""
-    workers.backend = store.url.removesuffix("/0") + "/1"
-    give_up_soon(workers)
-    workers.conf["throttle_on_store_error"] = "fail"
-    worker = workers.start(DOORS, concurrency=2, conf={"worker_prefetch_multiplier": 8})
-    app = workers.app(DOORS)
-    send(app.hold, "first")
-    journal.wait_running(1, "first")
-
-    client = Celery(broker=workers.broker, set_as_current=False)
-    store.kill()
-    for number in range(4):
-        client.send_task(app.hold.name, (f"{number}",))
-    until(lambda: len(unacknowledged(workers)) == 4)
-    worker.wait_for_log("cannot reach the store")
-    worker.wait_for_log("waits here: ")
-    store.restart()
-    worker.wait_for_log("the store is back", timeout=AT_ONCE)
-    journal.let_all_go()
-
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # each has failed or has run
-    state.wait_clean()
-
-
-@pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
+@pytest.mark.parametrize(("name", "args"), [("call_without", ["a"]), ("call_about", ["a", "nope"])])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_failed_return_fails_as_soon_as_it_can_be_reported(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
+    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: list[str]
 ) -> None:
     workers.conf["task_acks_late"] = True
     worker = workers.start(LIMITED, pool=pool, concurrency=1)
     task = getattr(workers.app(LIMITED), name)
     backend.kill()
-    client = Celery(broker=workers.broker, set_as_current=False)
-    sent = client.send_task(task.name, args)
+    sent = send(workers, task, *args)
     worker.wait_for_log("waits here", timeout=AT_ONCE)
     backend.restart()
     until(lambda: task.AsyncResult(sent.id).state == "FAILURE", timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    wait_acknowledged(workers)
     assert counts(journal) == {"a": 1}
 
 
@@ -165,39 +106,25 @@ def test_run_of_a_solo_worker_is_not_repeated(
 ) -> None:
     """Its body runs in the call that gives it to the pool."""
     worker = workers.start(DOORS, pool="solo", concurrency=1)
-    client = Celery(broker=workers.broker, set_as_current=False)
-    limit = state.limit("tests.support.apps.doors.hold")
+    app = workers.app(DOORS)
+    limit = state.limit(app.hold.name)
     journal.let_all_go()
     if resumed:
         limit.pause()
-    else:
-        backend.kill()
-    result = client.send_task(f"tests.support.apps.doors.{name}", ("a",))
+        state.wait_parked(send(workers, app.hold, "a"))
+    backend.kill()
     if resumed:
-        state.wait_parked(result)
-        backend.kill()
         limit.resume()
+    else:
+        send(workers, getattr(app, name), "a")
     journal.wait_finished(1, "a")
     worker.wait_for_log("ended without an outcome")
-    client.send_task("tests.support.apps.doors.plain", ("after",), ignore_result=True)
+    send(workers, app.plain, "after", ignore_result=True)
     journal.wait_finished(1, "after")
     backend.restart()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    wait_acknowledged(workers)
     state.wait_clean()
     assert counts(journal) == {"a": 1, "after": 1}
-
-
-def test_task_leaving_a_solo_worker_does_not_run_again(workers: Workers, journal: Journal, state: State) -> None:
-    app = workers.start_app(DOORS, pool="solo", concurrency=1)
-    limit = state.limit("tests.support.apps.doors.hold")
-    limit.pause()
-    leaves = app.hold.delay("leaves", "SystemExit")
-    state.wait_parked(leaves)
-    journal.let_all_go()
-    limit.resume()
-    app.hold.delay("after").get(timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"leaves": 1, "after": 1}
 
 
 def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
@@ -205,8 +132,7 @@ def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
 ) -> None:
     lost = workers.start(DOORS, pool="gevent", concurrency=2)
     app = workers.app(DOORS)
-    client = Celery(broker=workers.broker, set_as_current=False)
-    task = client.send_task(app.hold_late.name, ("a",), time_limit=2)
+    task = send(workers, app.hold_late, "a", time_limit=2)
     journal.wait_running(1, "a")
     backend.kill()
     lost.wait_for_log("Hard time limit", timeout=AT_ONCE)
@@ -227,15 +153,152 @@ def test_unreported_result_is_retried_once_a_second(
     workers.conf["result_backend_transport_options"] = {"retry_policy": {"max_retries": 0}}
     worker = workers.start(ONCE, concurrency=2)
     app = workers.app(ONCE)
-    client = Celery(broker=workers.broker, set_as_current=False)
-    client.send_task(app.hold_raise.name, ("a",))
+    send(workers, app.hold_raise, "a")
     journal.wait_running(1)
     backend.kill()
     began = time.monotonic()
-    duplicate = client.send_task(app.hold_raise.name, ("a",))
-    until(lambda: worker.log().count("back to its place") >= 3, timeout=AT_ONCE)
+    duplicate = send(workers, app.hold_raise, "a")
+    worker.wait_for_log("back to its place", timeout=AT_ONCE, times=3)
     assert time.monotonic() - began > 1.9
     backend.restart()
     until(lambda: app.hold_raise.AsyncResult(duplicate.id).state == "FAILURE", timeout=AT_ONCE)
     journal.let_go("a")
+    state.wait_clean()
+
+
+def is_done(task: Any) -> bool:
+    lock = task.locked_by("a")
+    return lock is not None and lock.state == "done"
+
+
+@pytest.mark.parametrize("name", ["hold_remembered_early", "hold_remembered"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_lost_result_is_remembered_and_duplicates_get_it(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str
+) -> None:
+    worker = workers.start(ONCE, pool=pool, concurrency=2)
+    task = getattr(workers.app(ONCE), name)
+    first = send(workers, task, "a")
+    journal.wait_running(1, "a")
+    backend.kill()
+    journal.let_go("a")
+
+    until(lambda: is_done(task), timeout=AT_ONCE)
+    worker.wait_for_log(f"{first.id}. has succeeded, but its result is lost")
+    wait_acknowledged(workers)
+    backend.restart()
+
+    for duplicate in (task.delay("a"), task.AsyncResult(send(workers, task, "a").id)):  # found here, and by a worker
+        with pytest.raises(ResultLost, match=f"as {first.id}, but its result is lost"):
+            duplicate.get(timeout=AT_ONCE)
+    assert counts(journal) == {"a": 1}
+
+
+def test_it_succeeds_also_if_the_store_is_away_as_well(
+    store: EmbeddedServer, backend: EmbeddedServer, workers: Workers, journal: Journal
+) -> None:
+    """The process that ran it cannot say so: its worker does, when the store is back."""
+    worker = workers.start(ONCE, concurrency=1)
+    task = workers.app(ONCE).hold_remembered
+    send(workers, task, "a")
+    journal.wait_running(1, "a")
+    store.kill()
+    backend.kill()
+    journal.let_go("a")
+    worker.wait_for_log("cannot report at once", timeout=AT_ONCE)
+    store.restart()
+    backend.restart()
+
+    until(lambda: is_done(task), timeout=AT_ONCE)
+    wait_acknowledged(workers)
+    send(workers, task, "a")
+    wait_acknowledged(workers)
+    assert counts(journal) == {"a": 1}
+
+
+def test_one_that_is_not_remembered_fails_as_without_us(
+    backend: EmbeddedServer, workers: Workers, journal: Journal
+) -> None:
+    worker = workers.start(ONCE, concurrency=1)
+    task = workers.app(ONCE).hold
+    first = send(workers, task, "a")
+    journal.wait_running(1, "a")
+    backend.kill()
+    journal.let_go("a")
+    worker.wait_for_log("ended without an outcome|Task handler raised error|ConnectionError", timeout=AT_ONCE)
+    until(lambda: task.locked_by("a") is None, timeout=AT_ONCE)
+    assert f"{first.id}] has succeeded" not in worker.log()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_parked_task_is_throttled_until_it_ends(workers: Workers, journal: Journal, state: State, pool: str) -> None:
+    for _ in range(2 if pool == "solo" else 1):
+        workers.start(SHOWN, pool=pool, concurrency=2)
+    app = workers.app(DOORS)
+    journal.wait_begun(app.hold.delay("first"))
+    parked = app.hold.delay("parked")
+    state.wait_parked(parked)
+
+    until(lambda: parked.state == "THROTTLED")
+    assert (parked.ready(), parked.info) == (False, {"limits": [app.hold.name]})
+    with pytest.raises(exceptions.TimeoutError):
+        parked.get(timeout=0.3)
+
+    journal.let_all_go()
+    assert parked.get(timeout=AT_ONCE) == "parked"
+    assert parked.state == "SUCCESS"
+
+
+def test_late_write_of_a_state_leaves_the_outcome_alone(workers: Workers, journal: Journal, state: State) -> None:
+    """Another worker runs the task before the worker that parked it reaches the backend."""
+    direct, port = workers.backend, int(workers.backend.rpartition(":")[2].partition("/")[0])
+    with Relay(port) as relay:
+        workers.backend = f"{relay.url.removesuffix('/0')}/{direct.rpartition('/')[2]}"
+        workers.start(SHOWN, queues="left", concurrency=1)
+        workers.backend = direct
+        workers.start(DOORS, queues="right")
+        app = workers.app(DOORS)
+        journal.wait_begun(app.right.delay("first"))
+        relay.hold_replies()
+        parked = app.left.delay("parked")
+        state.wait_parked(parked)
+        app.plain.apply_async(["busy"], queue="left", ignore_result=True)  # so it cannot start where it was parked
+        journal.wait_running(1, "busy")
+        workers.start(DOORS, queues="left")
+        journal.let_go("first", "parked")
+        assert parked.get(timeout=AT_ONCE) == "parked"
+
+        journal.wait_begun(app.right.delay("second"))
+        last = app.left.delay("last")
+        state.wait_parked(last)
+        relay.pass_replies()
+        until(lambda: last.state == "THROTTLED", timeout=AT_ONCE)  # written after the other one
+        with Redis.from_url(direct) as client:
+            assert b'"SUCCESS"' in client.get(f"celery-task-meta-{parked.id}")
+        journal.let_all_go()
+        assert last.get(timeout=AT_ONCE) == "last"
+        for worker in workers.started:
+            worker.term()
+        for worker in workers.started:
+            worker.wait()
+
+
+def test_backend_that_hangs_holds_up_no_task(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    """Nor does a state that it cannot get."""
+    workers.start(SHOWN, concurrency=2)
+    app = workers.app(DOORS)
+    journal.wait_begun(app.hold.apply_async(["first"], ignore_result=True))
+    backend.freeze()
+    # A publisher of a task with a result would have to reach the backend, too.
+    options: dict[str, Any] = {"ignore_result": True, "headers": {"ignore_result": False}}
+    parked = [app.app.send_task(app.hold.name, [f"t{number}"], **options) for number in range(5)]
+    state.wait_parked(*parked, timeout=AT_ONCE)
+    journal.wait_begun(app.plain.apply_async(["plain"], ignore_result=True))
+    backend.thaw()
+    with Redis.from_url(backend.url) as client:
+        until(lambda: all(client.exists(f"celery-task-meta-{each.id}") for each in parked), timeout=AT_ONCE)
+    journal.let_all_go()
+    journal.wait_finished(7, timeout=AT_ONCE)
     state.wait_clean()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from celery import chord
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
+    ONCE,
     counts,
     cut,
     most_at_once,
@@ -20,40 +26,63 @@ from tests.support.journal import Journal
 from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
-from tests.support.waiting import until
-from tests.support.workers import Workers, alive
+from tests.support.waiting import always, until
+from tests.support.workers import Worker, Workers, alive
 
-LIMITED = "tests.support.apps.limited"
-
-pytestmark = [
-    pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True),
-]
+pytestmark = pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
-    """Let the store be the session's server; the broker is the test's own."""
+def relay(redis: Redis, server: EmbeddedServer, workers: Workers) -> Iterator[Relay]:
+    """Let the store be the session's server, with a relay in front; the broker is the test's own."""
     assert redis.ping()
     workers.backend = server.url
-    workers.conf.update(throttle_url=server.url)
+    workers.conf["throttle_url"] = server.url
+    with Relay(server.port) as between:
+        yield between
 
 
-def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
+def start(workers: Workers, journal: Journal, state: State) -> tuple[Worker, Any, Any]:
+    """Fill a worker of three slots: with an early task, with a late one of the store, and with one of the broker."""
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
     app.hold.delay("early")
     app.hold_late.delay("late zero")
     journal.wait_running(2)
-    late_resumed = app.hold_late.delay("late resumed")
-    state.wait_parked(late_resumed)
-    direct = app.hold_again.delay("late direct")
-    journal.wait_running(1, "late direct")  # no slot left: a task under a limit that is not full waits for one
+    state.wait_parked(app.hold_late.delay("late resumed"))
+    direct = journal.wait_begun(app.hold_again.delay("late direct"))
+    journal.let_go("late zero")
+    journal.wait_running(1, "late resumed")
+    return worker, app, direct
+
+
+def check(workers: Workers, journal: Journal, state: State) -> None:
+    """Nothing is left anywhere, and the cap held."""
+    state.wait_clean()
+    until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
+
+
+def restart(broker: EmbeddedServer, workers: Workers, app: str, concurrency: int) -> None:
+    """Restart the broker, which delivers all messages again.
+
+    A worker with unacknowledged messages may have ended (kombu 5.7 cannot put them back while its broker is down).
+    """
+    (worker,) = workers.started
+    broker.restart()
+    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
+    if not worker.running:
+        workers.start(app, concurrency=concurrency)
+    redeliver(workers)
+
+
+def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
+    worker, app, direct = start(workers, journal, state)
+    # No slot is left: also a task under a limit that is not full waits for one.
     waiting = [app.pair.delay("waiting"), app.plain.delay("waiting plain 1"), app.plain.delay("waiting plain 2")]
     for result in waiting:
         worker.wait_for_log(rf"{result.id}\] received")
-    until(lambda: len(unacknowledged(workers)) == 2 + len(waiting))  # "late zero" and "late direct" run
-    journal.let_go("late zero")
-    journal.wait_running(1, "late resumed")
+    until(lambda: len(unacknowledged(workers)) == 1 + len(waiting))
 
     cut(own_server)
     journal.let_go("early")
@@ -66,32 +95,16 @@ def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: 
     journal.let_all_go()
 
     journal.wait_finished(7, timeout=AT_ONCE)
-    state.wait_clean()
+    check(workers, journal, state)
     assert set(counts(journal).values()) == {1}
     assert len(journal.runs()) == 7
-    assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
-    until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
 
 
 def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
-    """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again.
-
-    A worker with unacknowledged messages may end when its broker is down (kombu 5.7 cannot put them back then).
-    """
-    worker = workers.start(DOORS, concurrency=3)
-    app = workers.app(DOORS)
-    app.hold.delay("early")
-    app.hold_late.delay("late zero")
-    journal.wait_running(2)
-    late_resumed = app.hold_late.delay("late resumed")
-    state.wait_parked(late_resumed)
-    early_parked = app.hold.delay("early parked")
-    state.wait_parked(early_parked)
-    late_parked = app.hold_late.delay("late parked")
-    state.wait_parked(late_parked)
-    journal.let_go("late zero")
-    journal.wait_running(1, "late resumed")
-    journal.wait_begun(app.hold_again.delay("late direct"))
+    """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again."""
+    worker, app, _ = start(workers, journal, state)
+    parked = [app.hold.delay("early parked"), app.hold_late.delay("late parked")]
+    state.wait_parked(*parked)
     app.pair.delay("waiting")
     worker.wait_for_log("received", times=7)
 
@@ -99,44 +112,39 @@ def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal:
     worker.wait_for_log("Connection to broker lost|Cannot connect to|Unrecoverable error")
     journal.let_go("early", "late resumed", "late direct")
     journal.wait_finished(4)
-    assert set(state.parked) == {early_parked.id, late_parked.id}
-    own_server.restart()
-    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
-    if not worker.running:
-        workers.start(DOORS, concurrency=3)
-    redeliver(workers)
+    assert set(state.parked) == {result.id for result in parked}
+    restart(own_server, workers, DOORS, concurrency=3)
     journal.let_all_go()
 
     journal.wait_finished(7, timeout=AT_ONCE)
-    state.wait_clean()
-    until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
+    check(workers, journal, state)
     # No worker could acknowledge this one: it ended while the broker was down.
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
-    assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
 
-def test_task_revoked_while_the_broker_goes_away_is_reported(
-    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
+def test_grant_that_comes_without_a_broker_leaves_the_lock(
+    own_server: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal
 ) -> None:
-    """The store's answer comes while there is no broker: with gevent the gate goes on then. It is reported once."""
-    with Relay(server.port) as relay:
-        # It takes gevent a second to notice that the broker is gone, as long as we wait for the store.
-        conf, patient = {"throttle_url": relay.url}, {PATIENCE: "60"}
-        worker = workers.start(DOORS, pool="gevent", concurrency=1, conf=conf, env=patient)
-        app = workers.app(DOORS)
-        journal.wait_begun(app.hold.delay("first"))
-        victim = app.hold.delay("victim")
-        worker.wait_for_log(rf"{victim.id}\] parked")  # it has the reply
+    """The broker has the message, and will deliver it again."""
+    worker = workers.start(ONCE, concurrency=2, conf={"throttle_url": relay.url})
+    app = workers.app(ONCE)
+    journal.let_go("before")
+    app.hold.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
+    until(lambda: app.hold.locked_by("before") is None and relay.quiet_for(0.3))
+    relay.hold_replies()
+    first = app.hold.delay("a")
+    until(lambda: app.hold.locked_by("a").state == "running", timeout=AT_ONCE)
+    own_server.kill()
+    worker.wait_for_log("Connection to broker lost|Cannot connect to")
+    relay.pass_replies()
 
-        relay.hold_replies()
-        victim.revoke()
-        until(lambda: not state.parked, timeout=AT_ONCE)
-        own_server.kill()
-        worker.wait_for_log("Cannot connect to")
-        relay.pass_replies()
-
-        workers.wait_discarded(victim, timeout=AT_ONCE)
-        assert not own_server.running
+    always(lambda: app.hold.locked_by("a") is not None, seconds=1.5)
+    assert app.hold.locked_by("a").task_id == first.id
+    restart(own_server, workers, ONCE, concurrency=2)
+    journal.let_all_go()
+    journal.wait_finished(1, "a", timeout=AT_ONCE)
+    until(lambda: app.hold.locked_by("a") is None, timeout=AT_ONCE)
+    assert counts(journal)["a"] == 1
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
@@ -144,21 +152,67 @@ def test_late_acknowledged_tasks_cancelled_on_connection_loss(
 ) -> None:
     """``worker_cancel_long_running_tasks_on_connection_loss``: they run again, from the broker or from the store."""
     workers.conf["worker_cancel_long_running_tasks_on_connection_loss"] = True
-    app = workers.start_app(DOORS, concurrency=4)
-    app.hold_late.delay("zero")
-    app.hold_again.delay("direct")
-    journal.wait_running(2)
-    resumed = app.hold_late.delay("resumed")
-    state.wait_parked(resumed)
-    journal.let_go("zero")
-    journal.wait_running(1, "resumed")
-    victims = [run.pid for run in journal.running()]
+    start(workers, journal, state)
+    victims = [run.pid for run in journal.running() if run.label != "early"]
 
     cut(own_server)
     until(lambda: not any(alive(pid) for pid in victims), timeout=AT_ONCE)
     journal.let_all_go()
 
-    wait_returned(journal, 3, timeout=AT_ONCE)
-    state.wait_clean()
-    assert counts(journal) == {"zero": 1, "direct": 2, "resumed": 2}
-    assert {most_at_once(journal, task) for task in (".hold_late", ".hold_again")} == {1}
+    wait_returned(journal, 4, timeout=AT_ONCE)
+    check(workers, journal, state)
+    assert counts(journal) == {"early": 1, "late zero": 1, "late direct": 2, "late resumed": 2}
+
+
+def test_task_revoked_while_the_broker_goes_away_is_reported(
+    own_server: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal, state: State
+) -> None:
+    """The store's answer comes while there is no broker: with gevent the gate goes on then. It is reported once."""
+    # It takes gevent a second to notice that the broker is gone, as long as we wait for the store.
+    conf, patient = {"throttle_url": relay.url}, {PATIENCE: "60"}
+    worker = workers.start(DOORS, pool="gevent", concurrency=1, conf=conf, env=patient)
+    app = workers.app(DOORS)
+    journal.wait_begun(app.hold.delay("first"))
+    victim = app.hold.delay("victim")
+    worker.wait_for_log(rf"{victim.id}\] parked")  # it has the reply
+
+    relay.hold_replies()
+    victim.revoke()
+    until(lambda: not state.parked, timeout=AT_ONCE)
+    own_server.kill()
+    worker.wait_for_log("Cannot connect to")
+    relay.pass_replies()
+
+    workers.wait_discarded(victim, timeout=AT_ONCE)
+    assert not own_server.running
+
+
+def test_task_revoked_in_an_outage_is_reported_by_another(
+    own_server: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal, state: State, tmp_path: Path
+) -> None:
+    """It has its store before it has its broker: the revoke cannot be reported then."""
+    how: Any = {"pool": "gevent", "conf": {"throttle_url": relay.url}}
+    how["options"] = ["--statedb", str(tmp_path / "state")]
+    journal.let_all_go()
+    worker = workers.start(DOORS, **how)
+    app = workers.app(DOORS)
+    limit = state.limit(app.hold.name)
+    limit.pause()
+    end: Any = chord([app.hold.s("revoked"), app.hold.s("other")])(app.collect.s())
+    revoked, other = end.parent.results
+    state.wait_parked(revoked, other)
+    relay.refuse()
+    app.app.control.revoke(revoked.id)
+    worker.wait_for_log(f"revoked: {revoked.id}")
+    worker.term()
+    worker.wait()
+
+    relay.accept()
+    own_server.kill()
+    second = workers.start(DOORS, **how, wait=False)
+    until(lambda: second.log().count("Cannot connect to") >= 2, timeout=AT_ONCE)
+    own_server.restart()
+    second.wait_ready()
+    limit.resume()
+    journal.wait_finished(1, "other")
+    until(lambda: end.state == "FAILURE", timeout=AT_ONCE)

@@ -105,3 +105,15 @@ def test_process_lost_after_a_stored_success_repeats_no_run(workers: Workers, jo
     worker.wait_for_log("succeeded before the worker was lost")
     state.wait_clean()
     assert counts(journal) == {"lost": 1}
+
+
+def test_task_leaving_a_solo_worker_does_not_run_again(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(DOORS, pool="solo", concurrency=1)
+    limit = state.limit(app.hold.name)
+    limit.pause()
+    state.wait_parked(app.hold.delay("leaves", "SystemExit"))
+    journal.let_all_go()
+    limit.resume()
+    app.hold.delay("after").get(timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"leaves": 1, "after": 1}

@@ -11,8 +11,8 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, counts, cut, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
-from tests.support.pairs import Pair, pair
 from tests.support.remote import throttle_in
+from tests.support.sentinels import Watched, watched
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Worker, Workers
@@ -21,54 +21,60 @@ COUNT = 4
 
 
 @pytest.fixture
-def two(workers: Workers) -> Iterator[Pair]:
+def two(workers: Workers) -> Iterator[Watched]:
     """A store whose replica gets no writes."""
-    with pair(new_server) as running:
-        workers.conf |= {
-            "throttle_park_durability": "replicas",
-            "throttle_park_timeout": 0.3,
-            "throttle_url": running.url,
-        }
+    with watched(new_server) as running:
+        workers.conf |= {"throttle_park_durability": "replicas", "throttle_park_timeout": 0.3}
+        workers.conf["throttle_url"] = running.url
         running.cut_off_replica()
         yield running
-        running.thaw_replica()
 
 
-def park(workers: Workers, journal: Journal, state: State, count: int = COUNT) -> tuple[Worker, Any]:
-    """Start a worker; one task runs, so many are parked behind it."""
+@pytest.fixture
+def state(two: Watched) -> State:
+    return State(lambda: two.primary.url)
+
+
+def park(workers: Workers, journal: Journal, state: State) -> tuple[Worker, Any]:
+    """Start a worker; one task runs, the others are parked behind it."""
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.delay("first"))
-    state.wait_parked(*(app.hold.delay(str(number)) for number in range(count)))
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT)))
     worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for")
     return worker, app
 
 
-def check(workers: Workers, journal: Journal, state: State, count: int = COUNT) -> None:
+def check(workers: Workers, journal: Journal, state: State) -> None:
     """Each has run once, and nothing is left anywhere."""
-    journal.wait_finished(1 + count, task=".hold", timeout=AT_ONCE)
+    journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE, describe=lambda: unacknowledged(workers))
     assert set(counts(journal).values()) == {1}
     assert queued(workers) == 0
     state.wait_clean()
 
 
-def test_finished_task_is_acknowledged_without_a_replica(
-    two: Pair, workers: Workers, journal: Journal, state: State
+def test_messages_are_kept_until_their_tasks_have_run(
+    own_server: EmbeddedServer, two: Watched, workers: Workers, journal: Journal, state: State
 ) -> None:
-    """So the replica, which lacks the run, starts no second one."""
+    """Also those that are delivered again while they wait. The replica, which lacks the runs, starts no second one."""
     worker, app = park(workers, journal, state)
     assert len(unacknowledged(workers)) == COUNT
     assert throttle_in(app.app, worker)["held_back"]["counts"] == {"not safe yet": COUNT}
+    cut(own_server)
+    worker.wait_for_log("Connection to broker lost")
+    redeliver(workers)
+    worker.wait_for_log("received", times=1 + 2 * COUNT)
+    # The worker gives them back as well, so some may come twice.
+    until(lambda: len(unacknowledged(workers)) == COUNT, timeout=AT_ONCE)
     journal.let_all_go()
     check(workers, journal, state)
     two.fail_over()
     always(lambda: set(counts(journal).values()) == {1}, seconds=2)
 
 
-@pytest.mark.usefixtures("two")
 def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) -> None:
-    """Other workers run its parked task, and the broker delivers it once more."""
+    """Other workers run its parked tasks, and the broker delivers them once more."""
     app = workers.start_app(DOORS, concurrency=2, queues="elsewhere")
     journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
     worker = workers.start(DOORS, concurrency=2)
@@ -85,23 +91,7 @@ def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) 
     assert queued(workers) == 0
 
 
-@pytest.mark.usefixtures("two")
-def test_the_broker_connection_is_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
-) -> None:
-    """Delivered again while they wait in line: kept by the worker that has them then."""
-    worker, _ = park(workers, journal, state)
-    cut(own_server)
-    worker.wait_for_log("Connection to broker lost")
-    redeliver(workers)
-    worker.wait_for_log("received", times=1 + 2 * COUNT)
-    # The worker gives them back as well, so some may come twice.
-    until(lambda: len(unacknowledged(workers)) == COUNT, timeout=AT_ONCE)
-    journal.let_all_go()
-    check(workers, journal, state)
-
-
-def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: State) -> None:
+def test_its_worker_stops(two: Watched, workers: Workers, journal: Journal, state: State) -> None:
     """The messages go back to the broker, and the next worker finds that they are parked."""
     worker, _ = park(workers, journal, state)
     worker.term()
@@ -113,7 +103,7 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: 
     next_one.wait_for_log("received", times=COUNT)
     next_one.wait_for_log("not as safe as")
     assert len(unacknowledged(workers)) == COUNT
-    two.thaw_replica()
+    two.replica.thaw()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     next_one.wait_for_log("parked tasks are safe again")
     journal.let_all_go()
@@ -121,9 +111,9 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, state: 
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_other_pools(two: Pair, workers: Workers, journal: Journal, state: State, pool: str) -> None:
+def test_other_pools(two: Watched, workers: Workers, journal: Journal, state: State, pool: str) -> None:
     """Those without an event loop find out when they look."""
-    two.thaw_replica()
+    two.replica.thaw()
     app = workers.start_app(DOORS, concurrency=1, queues="elsewhere")
     journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
     worker = workers.start(DOORS, pool=pool, concurrency=1)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
 from typing import Any
 
-from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, redeliver, unacknowledged
+from celery_throttle import ThrottleControl
+from tests.failures.tools import AT_ONCE, ONCE, SHORT_LEASE, WITHIN_LEASE, redeliver, unacknowledged
 from tests.support.journal import Journal
+from tests.support.remote import throttle_in
 from tests.support.waiting import until
 from tests.support.workers import Worker, Workers
-
-ONCE = "tests.support.apps.once"
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> tuple[Worker, Any, Any]:
@@ -19,13 +18,7 @@ def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> 
     workers.conf["throttle_lease"] = SHORT_LEASE
     worker = workers.start(ONCE, concurrency=1)
     app = workers.app(ONCE)
-    result = getattr(app, task).delay(label)
-    journal.wait_running(1, label)
-    return worker, app, result
-
-
-def tokens(journal: Journal) -> list[int]:
-    return [int(event["token"]) for event in journal.events() if event["event"] == "fence"]
+    return worker, app, journal.wait_begun(getattr(app, task).delay(label))
 
 
 def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Journal) -> None:
@@ -64,25 +57,47 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
 def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
     """One worker's clock is a day ahead, the other's a day behind: leases and locks go by the store's."""
     workers.conf["throttle_lease"] = SHORT_LEASE
-    workers.start(ONCE, concurrency=1, env={"CLOCK_SKEW": "86400"}, wait=False).wait_ready()
-    workers.start(ONCE, concurrency=1, env={"CLOCK_SKEW": "-86400"}, wait=False).wait_ready()
+    for skew in ("86400", "-86400"):
+        workers.start(ONCE, concurrency=1, env={"CLOCK_SKEW": skew})
     app = workers.app(ONCE)
     first = journal.wait_begun(app.hold_late.delay("a"))
     duplicate = app.app.send_task(app.hold_late.name, args=["a"])
+    began = time.monotonic()
     assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE
-    # Two renewals long: the lock of a live worker stays.
-    renewed = [app.hold_late.locked_by("a").expires_in]
-
-    def renewed_twice() -> bool:
-        left = app.hold_late.locked_by("a").expires_in
-        if left > renewed[-1]:
-            renewed.append(left)
-        elif left < renewed[-1]:
-            renewed[-1] = left
-        return len(renewed) > 2
-
-    until(renewed_twice, timeout=WITHIN_LEASE)
+    until(lambda: time.monotonic() > began + 2 * SHORT_LEASE)
+    assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE  # it was renewed
     journal.let_go("a")
     assert first.get(timeout=AT_ONCE) == "a"
     assert duplicate.get(timeout=AT_ONCE) == "a"
     assert len(journal.runs()) == 1
+
+
+def test_frozen_worker(workers: Workers, journal: Journal) -> None:
+    """An alarm at once; after its lease, that a second run may be beside it. All is forgotten when both have ended."""
+    frozen, app, first = started(workers, journal, "hold_one")
+    throttle = ThrottleControl(app.app)
+
+    def alarms() -> dict[str, str]:
+        return {each.kind: each.what for each in throttle.report().alarms}
+
+    assert [each.task_name for each in throttle.holders()] == [app.hold_one.name]
+    assert not alarms().keys() & {"silent", "lost"}
+    frozen.freeze()
+    until(lambda: "silent" in alarms(), timeout=WITHIN_LEASE)
+    workers.start(ONCE, concurrency=1)
+    until(lambda: throttle.explain(first.id).state == "lost", timeout=WITHIN_LEASE)
+    assert f"It ran on worker {frozen.name}@" in throttle.explain(first.id).reasons[0]
+    second = app.hold_one.delay("a")
+    journal.wait_running(2, "a")
+    assert "may still" in alarms()["runs-twice"]
+    assert (first.id in alarms()["runs-twice"], second.id in alarms()["runs-twice"]) == (True, True)
+    frozen.thaw()
+    frozen.wait_for_log(rf"lease_lost: task {ONCE}\.hold_one\[{first.id}\]")
+    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
+    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
+    until(lambda: "may still" not in alarms().get("runs-twice", "may still"), timeout=WITHIN_LEASE)
+    assert "and task" in alarms()["runs-twice"]
+    until(lambda: not alarms().keys() & {"silent", "lost"}, timeout=AT_ONCE)
+    journal.let_go("a")
+    assert [each.get(timeout=WITHIN_LEASE) for each in (first, second)] == ["a", "a"]
+    until(lambda: "runs-twice" not in alarms() and throttle.explain(first.id).state == "unknown", timeout=WITHIN_LEASE)

@@ -1,18 +1,24 @@
-"""A parked task goes to a worker that consumes its queue and has it, for any number of queues and keys."""
+"""A parked task goes to a worker that consumes its queue and has it; a revoked or expired one leaves no record."""
 
 from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from celery import Celery
 
-from tests.failures.tools import AT_ONCE, SEAMS, counts
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.remote import wait_heard
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
-OLDER = {"OLDER_RELEASE": "1"}
+
+def is_revoked(result: Any) -> bool:
+    return str(result.state) == "REVOKED"
 
 
 def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: State) -> None:
@@ -44,7 +50,7 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     journal.wait_begun(app.pair.delay("first"))
     waiting = [app.pair.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("received", times=4)
-    pair = state.limit("tests.support.apps.seams.pair")
+    pair = state.limit(app.pair.name)
     pair.pause()
     control = app.app.control
     assert control.cancel_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
@@ -62,58 +68,77 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     assert set(counts(journal).values()) == {1}
 
 
-def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
-    newer = workers.start(SEAMS, concurrency=1)
-    state.limit("till").pause()
-    app = workers.app(SEAMS)
-    charge = app.charge.delay("order 17")
-    state.wait_parked(charge)
-    newer.term()
-    newer.wait()
-    older = workers.start(SEAMS, concurrency=1, env=OLDER)
-
-    wait_heard(app.app, older)
-    charge.revoke()
-
-    older.wait_for_log(f"Revoked task {charge.id} has left its line; no request can be made of it here", AT_ONCE)
-    until(lambda: str(charge.state) == "REVOKED", timeout=AT_ONCE)
-    until(lambda: app.charge.locked_by("order 17") is None, timeout=AT_ONCE)
-    state.wait_clean()
-    older.term()
-    older.wait()
-    assert "Traceback" not in older.log()
-    assert not journal.runs()
-
-
-@pytest.mark.parametrize("revoked", [False, True])
-def test_task_of_a_newer_release_with_a_backend_that_answers(
-    workers: Workers, journal: Journal, state: State, *, revoked: bool
+@pytest.mark.parametrize("backend", ["redis", "rpc"])
+def test_revoked_task_where_only_an_older_release_is_left(
+    workers: Workers, journal: Journal, state: State, backend: str
 ) -> None:
-    """It waits for a worker that has it, or is revoked; the others of its limit go on."""
-    workers.backend = "rpc://"
-    workers.conf["task_annotations"] = {f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once")}
+    """The others of its limit go on."""
+    if backend == "rpc":
+        workers.backend = "rpc://"
+        workers.conf["task_annotations"] = {f"{SEAMS}.charge": {"on_conflict": "raise"}}
     newer = workers.start(SEAMS, concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("till")
     limit.pause()
-    charge = client.send_task("tests.support.apps.seams.charge", ("order 17",))
-    another = client.send_task("tests.support.apps.seams.receipt", ("another",))
+    charge = client.send_task(f"{SEAMS}.charge", ("order 17",))
+    another = client.send_task(f"{SEAMS}.receipt", ("another",))
     state.wait_parked(charge, another)
     newer.term()
     newer.wait()
-    older = workers.start(SEAMS, concurrency=1, env=OLDER)
+    older = workers.start(SEAMS, concurrency=1, env={"OLDER_RELEASE": "1"})
 
-    if revoked:
-        wait_heard(client, older)
-        client.control.revoke(charge.id)
-        older.wait_for_log("no request can be made of it here", AT_ONCE)
+    wait_heard(client, older)
+    client.control.revoke(charge.id)
+
+    older.wait_for_log(f"Revoked task {charge.id} has left its line; no request can be made of it here", AT_ONCE)
+    if backend == "redis":
+        result = workers.app(SEAMS).charge.AsyncResult(charge.id)
+        until(lambda: is_revoked(result), timeout=AT_ONCE)
     limit.resume()
-
     journal.wait_finished(1, "another", timeout=AT_ONCE)
-    if not revoked:
-        state.wait_parked(charge)  # for a worker that has it
-        workers.start(SEAMS, concurrency=1)
-        journal.wait_finished(1, "order 17", timeout=AT_ONCE)
-    kept = set() if revoked else {charge.id}  # its success is remembered
-    until(lambda: not state.holders and not state.parked and state.ids() == kept, timeout=30.0, describe=state.describe)
+    state.wait_clean()  # the lock of the revoked one is free
+    older.term()
+    older.wait()
+    assert "Traceback" not in older.log()
     assert "is reported later" not in older.log()
+    assert counts(journal) == {"another": 1}
+
+
+def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
+    journal.wait_begun(app.hold.delay("first"))
+    before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))
+    state.wait_parked(before, victim, after)
+
+    app.app.control.revoke([str(uuid.uuid4()) for _ in range(20)])  # Celery forgets the oldest of them
+    before.revoke()
+    until(lambda: before.id not in state.parked, timeout=AT_ONCE)
+    victim.revoke()
+
+    until(lambda: state.parked == [after.id], timeout=5)
+    journal.let_all_go()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+
+
+def test_revoked_or_expired_before_arrival_costs_nothing(workers: Workers, journal: Journal, state: State) -> None:
+    app = workers.start_app(DOORS, count=2, concurrency=2)
+    journal.wait_begun(app.hold.delay("first"))
+    before = state.ids()
+    assert before, "One runs."
+    revoked = [str(uuid.uuid4()) for _ in range(3)]
+    assert len(app.app.control.revoke(revoked, reply=True, timeout=AT_ONCE, limit=2)) == len(workers.started)
+    past = datetime.now(timezone.utc) - timedelta(seconds=5)
+
+    tasks = (app.hold, app.hold, app.pair)  # the last one's limit has a free permit
+    victims = [task.apply_async(["victim"], task_id=task_id) for task, task_id in zip(tasks, revoked, strict=True)]
+    victims += [task.apply_async(["victim"], expires=past) for task in tasks]
+
+    workers.wait_discarded(*victims, timeout=AT_ONCE)
+    until(lambda: all(map(is_revoked, victims)), timeout=AT_ONCE)
+    assert state.ids() == before
+    assert state.parked == []
+    journal.let_all_go()
+    journal.wait_finished(1)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1}

@@ -2,58 +2,70 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
-import pytest
-from redis import Redis
-
-from celery_throttle.embedded import EmbeddedServer
-from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
+    DOORS,
     SEAMS,
     SHORT_LEASE,
     WITHIN_LEASE,
     counts,
+    most_at_once,
+    queued,
     redeliver,
     unacknowledged,
 )
 from tests.support.journal import Journal
+from tests.support.looks import FRESH
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Workers
 
-#: A worker reports that it stops a moment before it does, and no state shows that; a reply may take a second.
-CLOSED_AFTER = 0.4
 
+def test_second_delivery_is_dropped_when_the_first_succeeds(workers: Workers, journal: Journal, state: State) -> None:
+    """However often the broker delivers it, as it does when the ``visibility_timeout`` is over."""
+    started = workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first = journal.wait_begun(app.hold_late.delay("first"))
+    state.wait_parked(app.hold_late.delay("other"))
 
-def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
-    stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
-    app = workers.app(SEAMS)
-    app.plain.delay("longest")
-    app.one.delay("first")
-    journal.wait_running(2)
-    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
-    until(lambda: relay.quiet_for(0.2))
-    relay.hold_replies()
-    state.wait_parked(app.one.delay("last"))
+    def received() -> int:
+        return sum(worker.log().count(f"{first.id}] received") for worker in started)
 
-    stopping.term()
-    stopping.wait_for_log("Warm shutdown")
-    time.sleep(CLOSED_AFTER)
-    relay.pass_replies()
-    workers.start(SEAMS, concurrency=2)
-    journal.let_go("first", "parked", "last")
-    journal.wait_finished(3, task=".one", timeout=AT_ONCE)
+    redeliver(workers)
+    for messages in (2, 3, 4):
+        # On the way from its queue to a worker a message is neither queued nor unacknowledged.
+        until(lambda: received() >= messages, timeout=AT_ONCE)  # noqa: B023 - called at once
+        until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE)
+        if messages < 4:
+            app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
+    assert received() == 4
+    assert counts(journal) == {"first": 1}
     journal.let_all_go()
-    assert stopping.wait() == 0
 
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    app.plain.delay("after them").get(timeout=AT_ONCE)
+    journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
-    assert set(counts(journal).values()) == {1}, counts(journal)
+    assert counts(journal) == {"first": 1, "other": 1}
+    assert most_at_once(journal, ".hold_late") == 1
+
+
+def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal: Journal, state: State) -> None:
+    """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
+    first = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 1}, env={FRESH: "0"})
+    app = workers.app(DOORS)
+    journal.wait_begun(app.pair.delay("first"))
+    waits = app.pair.delay("waits")
+    first.wait_for_log(f"{waits.id}. received")
+    workers.start(DOORS, concurrency=1)
+    redeliver(workers)
+    journal.wait_running(1, "waits")
+
+    journal.let_go("first")
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # the first worker has dealt with it
+    journal.let_go("waits")
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "waits": 1}
 
 
 def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
@@ -82,66 +94,3 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     journal.let_all_go()
     state.wait_clean()
     assert counts(journal) == {"first": 1, "second": 1}
-
-
-def test_permits_survive_a_store_without_some_scripts(
-    redis: Redis, workers: Workers, journal: Journal, state: State
-) -> None:
-    before = workers.start(SEAMS, concurrency=1, queues="alpha")
-    app = workers.app(SEAMS)
-    pair = state.limit("tests.support.apps.seams.pair")
-    pair.pause()
-    state.wait_parked(*(app.pair.apply_async([str(number)], queue="alpha") for number in range(6)))
-    before.term()
-    before.wait()
-    workers.start(SEAMS, concurrency=1, env={"LOOK_EVERY": "0.2"})
-    pair.resume()
-
-    redis.script_flush()
-    until(lambda: int(redis.info("memory")["number_of_cached_scripts"]) > 0, timeout=AT_ONCE)  # reloaded in part
-    workers.start(SEAMS, concurrency=4, queues="alpha")
-    journal.wait_running(2, task=".pair", timeout=AT_ONCE)
-    always(lambda: len(journal.running()) <= 2, seconds=1)
-    journal.let_all_go()
-
-    journal.wait_finished(6, timeout=AT_ONCE)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert journal.max_running() <= 2
-
-
-@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_identity_of_a_grant_after_a_lost_broker_connection(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal
-) -> None:
-    with new_server() as store, Relay(store.port) as relay:
-        workers.conf.update(throttle_url=store.url)
-        worker = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
-        app = workers.app(SEAMS)
-        journal.let_go("before")
-        app.once.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
-        until(lambda: app.once.locked_by("before") is None and relay.quiet_for(0.3))
-        relay.hold_replies()
-        first = app.once.delay("a").id  # no result outlives its backend here
-
-        def asked() -> bool:
-            locked: Any = app.once.locked_by("a")
-            return bool(locked.state == "running")
-
-        until(asked, timeout=AT_ONCE)
-        own_server.kill()
-        worker.wait_for_log("Connection to broker lost|Cannot connect to")
-        relay.pass_replies()
-
-        # The broker has the message, and will deliver it again.
-        always(lambda: app.once.locked_by("a") is not None, seconds=1.5)
-        assert app.once.locked_by("a").task_id == first
-        own_server.restart()
-        until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
-        if not worker.running:  # kombu 5.7 cannot put unacknowledged messages back while the broker is down
-            workers.start(SEAMS, concurrency=2)
-        redeliver(workers)
-        journal.let_all_go()
-        journal.wait_finished(1, "a", timeout=AT_ONCE)
-        until(lambda: app.once.locked_by("a") is None, timeout=AT_ONCE)
-        assert counts(journal)["a"] == 1

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.failures.tools import (
-    AT_ONCE,
-    DOORS,
-    NO_LOOK,
-    counts,
-    most_at_once,
-    redeliver,
-    wait_returned,
-)
+from celery_throttle import ThrottleControl
+from tests.failures.tools import AT_ONCE, DOORS, LIMITED, NO_LOOK, counts, most_at_once, redeliver, wait_returned
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import always, until
 from tests.support.workers import Workers
 
 CUSTOM = "tests.support.apps.custom"
 
 
 def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, state: State) -> None:
+    """And gives back the task that has a permit to come, but no slot."""
     workers.env.update(NO_LOOK)
     stopping = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
@@ -38,6 +31,8 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     journal.wait_running(1, "late first")
     parked = [app.hold.delay("second"), app.hold.delay("third"), app.hold_late.delay("late second")]
     state.wait_parked(*parked)
+    waits = app.pair.delay("without a slot")
+    stopping.wait_for_log(rf"{waits.id}\] received")
     other = workers.start(DOORS, concurrency=3)
 
     stopping.term()
@@ -47,6 +42,7 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     app.hold.delay("fourth")
     assert state.parked[:3] == [result.id for result in parked]
     journal.let_go("first", "second", "late first", "late second", *(f"plain {number}" for number in range(4)))
+    journal.let_go("without a slot")
 
     # Its permits went on when its tasks ended, before it was gone itself.
     journal.wait_running(1, "third", timeout=AT_ONCE)
@@ -54,34 +50,13 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     assert journal.running("longest")
     journal.let_all_go()
     assert stopping.wait() == 0
-    journal.wait_finished(12)
+    journal.wait_finished(13)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     there = {run.label for run in journal.runs() if run.worker.startswith(other.name)}
     assert there == set(counts(journal)) - {"longest", "late zero", "first", "late first"}
     assert journal.order(task=".hold") == ["first", "second", "third", "fourth"]
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
-
-
-def test_warm_shutdown_gives_back_tasks_without_a_slot(workers: Workers, journal: Journal, state: State) -> None:
-    stopping = workers.start(DOORS, concurrency=1)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.pair.delay("first"))
-    for number in range(6):
-        app.pair.delay(f"waiting {number}")
-    stopping.wait_for_log("received", times=1 + 4)
-    assert state.parked == []
-
-    stopping.term()
-    stopping.wait_for_log("Warm shutdown")
-    journal.let_all_go()
-    assert stopping.wait() == 0
-    assert counts(journal) == {"first": 1}
-    workers.start(DOORS, concurrency=1)
-
-    journal.wait_finished(7, timeout=AT_ONCE)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
 
 
 def test_warm_shutdown_gives_back_tasks_without_a_process(
@@ -99,7 +74,7 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
     stopping.kill_child(idle)
     until(lambda: len(set(stopping.children()) - {idle}) == 2)
     unsent = app.hold_late.delay("unsent")
-    state.wait_held(unsent)
+    until(lambda: state.holders == {unsent.id}, timeout=AT_ONCE, describe=state.describe)
     state.wait_parked(app.hold_late.delay("next"))
     workers.start(DOORS, concurrency=1)
 
@@ -166,10 +141,9 @@ def test_threads_that_a_cold_shutdown_cannot_end(
     if before == "warm":
         stopping.term()
         stopping.wait_for_log("Warm shutdown")
-        time.sleep(0.5)
+        always(lambda: counts(journal) == {"first": 1}, seconds=0.5)
     stopping.quit()
-    time.sleep(2)
-    assert counts(journal) == {"first": 1}
+    always(lambda: counts(journal) == {"first": 1}, seconds=2)
     journal.let_all_go()
 
     stopping.wait()
@@ -188,8 +162,7 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
     app.hooked.delay("next", 0)
     workers.start(CUSTOM, concurrency=1)
 
-    time.sleep(2)
-    assert counts(journal) == {"handed": 1}
+    always(lambda: counts(journal) == {"handed": 1}, seconds=2)
     journal.let_go("handed")
 
     stopping.wait()
@@ -217,3 +190,30 @@ def test_a_message_that_arrives_in_a_cold_shutdown(
     redeliver(workers)
     journal.wait_finished(1, timeout=AT_ONCE)
     state.wait_clean()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_counts_arrive_at_the_latest_with_the_end_of_a_worker(
+    workers: Workers, journal: Journal, state: State, pool: str
+) -> None:
+    worker = workers.start(LIMITED, pool=pool, concurrency=2)
+    app = workers.app(LIMITED)
+    first = journal.wait_begun(app.crowd.delay("first"))
+    others = [app.crowd.delay(label) for label in ("second", "third")]
+    state.wait_parked(*others)
+    returned = app.call.delay("returned", 0.2)
+    journal.wait_started(2, "returned")
+    journal.let_all_go()
+    for each in (first, *others, returned, app.plain.delay("not throttled")):
+        each.get(timeout=20)
+    worker.term()
+    worker.wait()
+
+    found, calls = (ThrottleControl(app.app).limit(task).history().total for task in (app.crowd, app.call))
+    assert (found.at_once, sum(found.waited), found.parked, found.ended, found.failed) == (1, 2, 2, 3, 0)
+    assert 0 < found.run_time < 30
+    assert 0 < found.wait_time < 60
+    assert (found.sent_back, found.refused, found.duplicates, found.reclaimed) == (0, 0, 0, 0)
+    assert calls.sent_back >= 1
+    assert (calls.started, calls.ended) == (calls.sent_back + 1, 1)
+    assert "Traceback" not in worker.log()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.errors import StoreUnavailable
-from tests.failures.tools import AT_ONCE, DOORS, counts, most_at_once, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, LIMITED, counts, most_at_once, unacknowledged
 from tests.support.journal import Journal
 from tests.support.remote import throttle_in
 from tests.support.state import State
@@ -19,17 +19,11 @@ pytestmark = [
     pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True),
 ]
 
-LIMITED = "tests.support.apps.limited"
 
-
-def fill(state: State) -> None:
+def set_memory(state: State, most: int) -> None:
+    """Let the store take writes that need memory only up to so many bytes; 0: any number."""
     with state.client() as client:
-        client.config_set("maxmemory", 1)
-
-
-def make_room(state: State) -> None:
-    with state.client() as client:
-        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory", most)
 
 
 def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
@@ -39,7 +33,7 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     parked = app.hold.delay("parked")
     state.wait_parked(parked)
 
-    fill(state)
+    set_memory(state, 1)
     waiting = [app.hold.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("the store refused a call")
     worker.wait_for_log("received", times=5)
@@ -68,7 +62,7 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     (next_one,) = journal.wait_running(1, timeout=AT_ONCE)  # nor is a permit that is free
     assert next_one.label.startswith("waiting")
 
-    make_room(state)
+    set_memory(state, 0)
     until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # a moment after they are parked
     journal.let_all_go()
@@ -78,40 +72,33 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     assert most_at_once(journal, ".hold") == 1
 
 
-def test_a_worker_that_starts_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
-    """It still declares its limits, and its tasks run; a task that has to be parked waits until there is room."""
-    fill(state)
-    worker = workers.start(DOORS, concurrency=2)
-    app = workers.app(DOORS)
-    journal.wait_begun(app.hold.delay("first"))
-    app.hold.delay("second")
-    worker.wait_for_log("the store refused a call")
+def test_worker_that_starts_and_stops_while_the_store_is_full(workers: Workers, journal: Journal, state: State) -> None:
+    """It still declares its limits, and its tasks run; what has to go back waits until there is room.
 
-    make_room(state)
-    journal.let_all_go()
-
-    journal.wait_finished(2, timeout=AT_ONCE)
-    state.wait_clean()
-
-
-def test_stopping_worker_with_tasks_that_cannot_go_back(workers: Workers, journal: Journal, state: State) -> None:
-    """The broker has the one that is acknowledged late; the other is lost, and its result reports that."""
-    worker = workers.start(LIMITED, concurrency=2)
+    The broker has the one that is acknowledged late; the other is lost, and its result reports that.
+    """
+    set_memory(state, 1)
+    worker = workers.start(LIMITED, concurrency=3)
     app = workers.app(LIMITED)
-    fill(state)
+    journal.wait_begun(app.crowd.delay("first"))
     early, late = app.call.delay("early"), app.call_late.delay("late")
+    second = app.app.send_task(app.crowd.name, ["second"])  # `delay` would look how many wait
     journal.wait_finished(1, "early", timeout=AT_ONCE)
     journal.wait_finished(1, "late", timeout=AT_ONCE)
     worker.wait_for_log("the store refused a call")
+    worker.wait_for_log(rf"{second.id}\] received")
 
     worker.term()
-    worker.wait()
+    journal.let_go("first", "second")
+    assert worker.wait() == 0
+    assert "the store keeps no history of this worker's counts" in worker.log()
 
     with pytest.raises(StoreUnavailable, match="its worker stopped before the store had its message"):
         early.get(timeout=AT_ONCE)
-    make_room(state)
-    journal.let_go("early", "late")
+    set_memory(state, 0)
+    journal.let_all_go()
     workers.start(LIMITED, concurrency=2)
     assert late.get(timeout=AT_ONCE) == "late after 0"
+    journal.wait_finished(1, "second", timeout=AT_ONCE)
     state.wait_clean()
-    assert counts(journal) == {"early": 1, "late": 2}
+    assert counts(journal) == {"first": 1, "early": 1, "late": 2, "second": 1}

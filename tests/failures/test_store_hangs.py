@@ -24,22 +24,10 @@ gpu = Limit("gpu", 2, rate="100/s")
 
 
 class Attempts:
-    """Counts the calls that reach the store's client; one that fails takes a second of the clock."""
+    """How many calls have reached the store's client, and the time; a call that fails takes a second."""
 
     def __init__(self) -> None:
         self.now, self.count = 1000.0, 0
-        self._call = Caller.call
-
-    def clock(self) -> float:
-        return self.now
-
-    def call(self, caller: Caller, call: Any) -> Any:
-        self.count += 1
-        try:
-            return self._call(caller, call)
-        except Exception:
-            self.now += 1
-            raise
 
     def during(self, function: Callable[[], object]) -> int:
         before = self.count
@@ -49,13 +37,18 @@ class Attempts:
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
-    counted = Attempts()
-    monkeypatch.setattr(breaker, "monotonic", counted.clock)
+    counted, real = Attempts(), Caller.call
 
-    def call(caller: Caller, call: Any) -> Any:  # a method of the class
-        return counted.call(caller, call)
+    def count(caller: Caller, call: Any) -> Any:
+        counted.count += 1
+        try:
+            return real(caller, call)
+        except Exception:
+            counted.now += 1
+            raise
 
-    monkeypatch.setattr(Caller, "call", call)
+    monkeypatch.setattr(breaker, "monotonic", lambda: counted.now)
+    monkeypatch.setattr(Caller, "call", count)
     return counted
 
 
@@ -67,27 +60,19 @@ def store(own_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def app(store: EmbeddedServer) -> Any:
-    return make_app(store)
+    app: Any = Celery("hangs", broker="memory://", set_as_current=False)
+    app.conf.update(throttle_url=store.url)
+    options: dict[str, dict[str, Any]] = {
+        "once": {"singleton": True, "on_conflict": "raise"},
+        "crowded": {"limit": 1, "max_parked": 5},
+        "both": {"singleton": True, "limit": Limit("far", 1, max_parked=5, group="far")},
+    }
 
-
-def make_app(store: EmbeddedServer, **conf: Any) -> Any:
-    app = Celery("hangs", broker="memory://", set_as_current=False)
-    app.conf.update(throttle_url=store.url, **conf)
-
-    @app.task(shared=False, base=Throttled, singleton=True, on_conflict="raise", name="once")
-    def once(number: int) -> int:
+    def body(number: int) -> int:
         return number
 
-    @app.task(shared=False, base=Throttled, limit=1, max_parked=5, name="crowded")
-    def crowded(number: int) -> int:
-        return number
-
-    @app.task(
-        shared=False, base=Throttled, singleton=True, limit=Limit("far", 1, max_parked=5, group="far"), name="both"
-    )
-    def both(number: int) -> int:
-        return number
-
+    for name, each in options.items():
+        app.task(body, shared=False, base=Throttled, name=name, **each)
     return app
 
 
@@ -162,25 +147,22 @@ def test_one_call_finds_out_whether_it_is_back(store: EmbeddedServer, app: Any, 
 def test_it_is_logged_once(
     store: EmbeddedServer, app: Any, attempts: Attempts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def said() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if "unchecked" in record.getMessage()]
+    def said(*names: str) -> list[str]:
         caplog.clear()
-        return found
+        publish(app, *names)
+        return [record.getMessage() for record in caplog.records if "unchecked" in record.getMessage()]
 
     store.freeze()
-    publish(app, "once", "crowded")
-    (line,) = said()
+    (line,) = said("once", "crowded")
     assert "once" in line
     assert "did not answer" in line
     attempts.now += 60
-    publish(app, "once")
-    assert len(said()) == 1  # it goes on
+    assert len(said("once")) == 1  # it goes on
     store.thaw()
     attempts.now += 10
-    publish(app, "once")
+    assert said("once") == []
     store.freeze()
-    publish(app, "crowded")
-    assert len(said()) == 1
+    assert len(said("crowded")) == 1
 
 
 def test_an_operator_asks_all_the_same(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
@@ -193,10 +175,10 @@ def test_an_operator_asks_all_the_same(store: EmbeddedServer, app: Any, attempts
 
 @pytest.mark.parametrize("action", ["run", "fail", "hold"])
 def test_permits_outside_of_tasks_wait_once(
-    store: EmbeddedServer, attempts: Attempts, monkeypatch: pytest.MonkeyPatch, action: str
+    store: EmbeddedServer, app: Any, attempts: Attempts, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     """The requesting thread goes on trying; later callers do not wait for it."""
-    app, asked = make_app(store, throttle_on_store_error=action), []
+    asked = []
 
     class Counted(Asking):
         def __init__(self, *args: Any, **how: Any) -> None:
@@ -204,16 +186,13 @@ def test_permits_outside_of_tasks_wait_once(
             super().__init__(*args, **how)
 
     monkeypatch.setattr(outside, "Asking", Counted)
+    app.conf.throttle_on_store_error = action
     store.freeze()
-
-    def acquire() -> None:
+    for _ in range(5):
         if action == "run":
             gpu.acquire(timeout=0, app=app).release()
-            return
-        with pytest.raises(StoreUnavailable):
-            gpu.acquire(timeout=0, app=app)
-
-    for _ in range(5):
-        acquire()
+        else:
+            with pytest.raises(StoreUnavailable):
+                gpu.acquire(timeout=0, app=app)
     assert len(asked) == 1
     assert attempts.count

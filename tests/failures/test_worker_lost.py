@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
-from tests.failures.tools import (
-    DOORS,
-    SHORT_LEASE,
-    WITHIN_LEASE,
-    counts,
-    most_at_once,
-    redeliver,
-)
+from tests.failures.tools import DOORS, SHORT_LEASE, WITHIN_LEASE, counts, most_at_once, redeliver
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
@@ -60,3 +54,6 @@ def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, jou
     again = [run for run in journal.finished() if run.label in {"late direct", "late resumed"}]
     assert all(run.worker.startswith(other.name) and run.redelivered for run in again), again
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
+    other.term()
+    other.wait()  # which sends its counts
+    assert ThrottleControl(app.app).limit(app.hold).history().total.reclaimed == 1

@@ -13,6 +13,8 @@ from tests.support.waiting import until
 from tests.support.workers import Workers
 
 DOORS = "tests.support.apps.doors"
+LIMITED = "tests.support.apps.limited"
+ONCE = "tests.support.apps.once"
 SEAMS = "tests.support.apps.seams"
 
 #: A lease that no test waits for, and the meaning of "at once" beside it on a busy machine.

@@ -35,7 +35,7 @@ class Cluster:
     @property
     def primary(self) -> EmbeddedServer:
         """The node that has the keys now, by its shard."""
-        return until(self._primaries, timeout=20)[0]
+        return until(lambda: [node for node in self._shard() if _is_primary(node)], timeout=20)[0]
 
     def wait_replicated(self) -> None:
         """Wait until the replica of our shard has all that the primary has."""
@@ -57,9 +57,6 @@ class Cluster:
     def _shard(self) -> list[EmbeddedServer]:
         first = self.nodes[slot_of("throttle") * PRIMARIES // SLOTS]
         return [first, self.nodes[self.nodes.index(first) + PRIMARIES]]
-
-    def _primaries(self) -> list[EmbeddedServer]:
-        return [node for node in self._shard() if _is_primary(node)]
 
 
 def _is_primary(node: EmbeddedServer) -> bool:
@@ -105,7 +102,8 @@ def cluster(new_server: Callable[..., EmbeddedServer], *, node_timeout: int = 15
             ask(primary, "CLUSTER", "ADDSLOTS", *range(first, end))
         until(lambda: all(_known(node) == len(nodes) for node in nodes), timeout=20)
         for primary, replica in pairs:
-            _follow(replica, node_id(primary))
+            name = node_id(primary)
+            until(lambda: ask(replica, "CLUSTER", "REPLICATE", name), timeout=20)  # noqa: B023 - called at once
         for primary, replica in pairs:
             wait_replicated(primary, replica)
         until(lambda: all(_whole(node) for node in nodes), timeout=20)
@@ -129,10 +127,6 @@ def _node(new_server: Callable[..., EmbeddedServer]) -> Iterator[tuple[EmbeddedS
         with node:
             yield node, bus
         return
-
-
-def _follow(replica: EmbeddedServer, name: str) -> None:
-    until(lambda: ask(replica, "CLUSTER", "REPLICATE", name), timeout=20)
 
 
 def _options(bus: int) -> dict[str, str | int]:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -121,39 +122,39 @@ class Journal:
         lines, _, _ = self.path.read_text().rpartition("\n")
         return sorted((json.loads(line) for line in lines.splitlines()), key=lambda event: float(event["at"]))
 
-    def runs(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
-        """All runs by time of start; ``task`` is the end of the task's name (``"basic.work"``)."""
+    def runs(self, label: str = "", *, task: str = "") -> list[Run]:
+        """All runs by time of start, or those of a label; ``task`` is the end of the task's name (``"basic.work"``)."""
         runs: dict[str, Run] = {}
         for event in self.events():
-            _apply(event, runs)
-        return [
-            run
-            for run in runs.values()
-            if (label is None or run.label == label) and (task is None or run.task.endswith(task))
-        ]
+            kind, at = event.pop("event"), float(event.pop("at"))
+            if kind == "start":
+                run = Run(id=event.pop("run"), started=at, **event)
+                runs[run.id] = run
+            elif kind == "stop":
+                runs[event["run"]] = replace(runs[event["run"]], stopped=at, outcome=event["outcome"])
+            elif kind == "killed":
+                killed = [run for run in runs.values() if run.pid in event["pids"] and run.stopped is None]
+                runs |= {run.id: replace(run, stopped=at, outcome="killed") for run in killed}
+        return [run for run in runs.values() if label in ("", run.label) and run.task.endswith(task)]
 
-    def finished(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+    def finished(self, label: str = "", *, task: str = "") -> list[Run]:
         return [run for run in self.runs(label, task=task) if run.finished]
 
-    def running(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+    def running(self, label: str = "", *, task: str = "") -> list[Run]:
         return [run for run in self.runs(label, task=task) if run.stopped is None]
 
-    def order(self, *, task: str | None = None) -> list[str]:
+    def order(self, *, task: str = "") -> list[str]:
         """The labels in the order of their starts."""
         return [run.label for run in self.runs(task=task)]
 
-    def max_running(self, label: str | None = None, *, task: str | None = None) -> int:
+    def max_running(self, label: str = "", *, task: str = "") -> int:
         """The most that ran at one time."""
         return peak(self.runs(label, task=task))
 
-    def wait_finished(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_finished(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.finished(label, task=task), count, timeout)
 
-    def wait_running(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_running(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.running(label, task=task), count, timeout)
 
     def wait_begun(self, result: Any, timeout: float = 20.0) -> Any:
@@ -161,9 +162,7 @@ class Journal:
         self._wait(lambda: [run for run in self.running() if run.task_id == result.id], 1, timeout)
         return result
 
-    def wait_started(
-        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
-    ) -> list[Run]:
+    def wait_started(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
         return self._wait(lambda: self.runs(label, task=task), count, timeout)
 
     def _wait(self, find: Callable[[], list[Run]], count: int, timeout: float) -> list[Run]:
@@ -177,32 +176,9 @@ class Journal:
         return f"{len(runs)} started, {finished} finished, running: {running[:20]}"
 
 
-def _apply(event: dict[str, Any], runs: dict[str, Run]) -> None:
-    """Add one event to the runs known so far."""
-    kind, at = event.pop("event"), float(event.pop("at"))
-    if kind == "start":
-        identifier = event.pop("run")
-        runs[identifier] = Run(id=identifier, started=at, **event)
-    elif kind == "stop":
-        _end(runs, event["run"], at, event["outcome"])
-    elif kind == "killed":
-        for run in [run for run in runs.values() if run.pid in event["pids"] and run.stopped is None]:
-            _end(runs, run.id, at, "killed")
-
-
-def _end(runs: dict[str, Run], identifier: str, at: float, outcome: str) -> None:
-    runs[identifier] = replace(runs[identifier], stopped=at, outcome=outcome)
-
-
 def peak(runs: Iterable[Run]) -> int:
     """Return the most of these runs that went on at one time; one that ends as another starts does not count twice."""
-    changes: list[tuple[float, int]] = []
+    changes = []
     for run in runs:
-        changes.append((run.started, 1))
-        if run.stopped is not None:
-            changes.append((run.stopped, -1))
-    highest = now = 0
-    for _, change in sorted(changes):
-        now += change
-        highest = max(highest, now)
-    return highest
+        changes += [(run.started, 1)] if run.stopped is None else [(run.started, 1), (run.stopped, -1)]
+    return max(accumulate((change for _, change in sorted(changes)), initial=0))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -16,20 +16,23 @@ from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 NAME = "mymaster"
 
 
 class Sentinel:
-    """One sentinel process.
+    """One sentinel process; a context manager.
 
     Args:
         binary: of a server; all supported ones can be a sentinel too.
         primary: port of the server to watch.
-        down_after: milliseconds of silence until it fails over.
+        down_after: milliseconds of silence until it fails over; by default too many.
         password: the one that its clients need.
     """
 
-    def __init__(self, binary: Path, primary: int, down_after: int, password: str | None = None) -> None:
+    def __init__(self, binary: Path, primary: int, down_after: int = 60_000, password: str | None = None) -> None:
         self.port, self._password = free_port(), password
         self._directory = TemporaryDirectory(prefix="throttle-sentinel-")
         configuration = Path(self._directory.name) / "sentinel.conf"
@@ -53,17 +56,17 @@ class Sentinel:
                 start_new_session=True,
             )
 
-    def wait(self) -> None:
-        """Wait until it listens."""
-        until(lambda: self.ask("MASTERS"), timeout=20)
+    def __enter__(self) -> Self:
+        until(lambda: self.ask("MASTERS"), timeout=20)  # it listens
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._directory.cleanup()
 
     def ask(self, *command: str) -> Any:
-        """Return the raw reply; None while it does not listen."""
+        """Return the raw reply; None while it does not listen, or if it refuses."""
         with Redis(port=self.port, password=self._password, protocol=2, socket_timeout=5) as client:
             client.response_callbacks.clear()
             try:
@@ -112,6 +115,14 @@ class Watched:
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
         return replica
 
+    def fail_over(self) -> None:
+        """SIGKILL the primary; the replica, which is thawed if it was cut off, is the primary from now on."""
+        lost, replica = self.primary, self.replica
+        lost.kill()
+        replica.thaw()
+        until(lambda: self.primary is replica or self.sentinel.ask("FAILOVER", NAME), timeout=20, every=0.1)
+        until(lambda: self.primary is replica, timeout=20)
+
 
 def wait_replicated(primary: EmbeddedServer, replica: EmbeddedServer) -> None:
     """Wait until this replica has all that its primary has."""
@@ -136,18 +147,12 @@ def watched(new_server: Callable[..., EmbeddedServer], *, down_after: int = 60_0
         primary = stack.enter_context(new_server(options=quick))
         replica = stack.enter_context(new_server(options=quick | {"replicaof": f"127.0.0.1 {primary.port}"}))
         wait_replicated(primary, replica)
-        sentinel = Sentinel(primary.binary, primary.port, down_after)
-        stack.callback(sentinel.end)
+        sentinel = stack.enter_context(Sentinel(primary.binary, primary.port, down_after))
 
         def knows_both() -> bool:
-            replicas = sentinel.ask("REPLICAS", NAME) or []
             # It can be chosen once it has announced itself.
-            return [_fields(found)["master-link-status"] for found in replicas] == ["ok"]
+            fields = [dict(zip(each[::2], each[1::2], strict=True)) for each in sentinel.ask("REPLICAS", NAME) or []]
+            return [each[b"master-link-status"] for each in fields] == [b"ok"]
 
         until(knows_both, timeout=20, describe=lambda: sentinel.ask("REPLICAS", NAME))
         yield Watched((primary, replica), sentinel)
-
-
-def _fields(found: list[bytes]) -> dict[str, str]:
-    parts = [part.decode() for part in found]
-    return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -14,12 +14,8 @@ from redis import Redis
 from celery_throttle import ThrottleControl
 from celery_throttle.control.limit_control import LimitControl
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.explain import Explanation
 from celery_throttle.store.parked_tasks import Parked
 from tests.support.waiting import until
-
-#: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
-IDS_KEPT = 0
 
 _TASK_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOST = 1000
@@ -106,12 +102,9 @@ class State:
 
         return until(declared, timeout=15) or self.throttle.limit(name, **key)
 
-    def explain(self, result: Any) -> Explanation:
-        return self.throttle.explain(result.id)
-
     def has_second(self, result: Any) -> bool:
         """Whether a second delivery of this task waits for the first to end."""
-        return any("Another delivery" in reason for reason in self.explain(result).reasons)
+        return any("Another delivery" in reason for reason in self.throttle.explain(result.id).reasons)
 
     def ids(self) -> set[str]:
         """Every task id that is anywhere under the prefix, but in keys that end by themselves."""
@@ -137,18 +130,9 @@ class State:
     def wait_empty(self, timeout: float = 15.0) -> None:
         until(self.is_empty, timeout=timeout, describe=self.describe)
 
-    def wait_held(self, *results: Any, timeout: float = 30.0) -> None:
-        """Wait until these tasks, and no others, hold their permits."""
-        wanted = {result.id for result in results}
-        until(lambda: self.holders == wanted, timeout=timeout, describe=self.describe)
-
     def wait_clean(self, timeout: float = 30.0) -> None:
         """Wait until there are no holders and no parked tasks, and no task has left a trace."""
-        until(
-            lambda: self.is_empty() and len(self.ids()) <= IDS_KEPT,
-            timeout=timeout,
-            describe=self.describe,
-        )
+        until(lambda: self.is_empty() and not self.ids(), timeout=timeout, describe=self.describe)
 
     def describe(self) -> str:
         return f"held {self.holders}, used {self.used}, parked {self.lines}, ids left {self.ids()}"
@@ -161,19 +145,18 @@ def _keys(client: Redis) -> Iterator[bytes]:
             yield key
 
 
-def _content(client: Redis, key: bytes) -> Iterator[bytes]:
+def _content(client: Any, key: bytes) -> Iterator[bytes]:
     """Everything that a key has, and its name; but not when that ends which is in a key that ends by itself."""
     read: dict[bytes, Callable[[], Any]] = {
         b"string": lambda: [client.get(key)],
         b"hash": lambda: [part for pair in client.hgetall(key).items() if not _is_note(pair[1]) for part in pair],
         b"list": lambda: client.lrange(key, 0, -1),
         b"set": lambda: client.smembers(key),
-        b"zset": lambda: _lasting(client.zrange(key, 0, -1)),
+        b"zset": lambda: [member for member in client.zrange(key, 0, -1) if not member.startswith(b"records:")],
         b"stream": lambda: [repr(client.xrange(key)).encode()],
     }
-    kind: Any = client.type(key)
     yield key
-    yield from (part for part in read.get(kind, list)() if part)  # none: it has gone meanwhile
+    yield from (part for part in read.get(client.type(key), list)() if part)  # none: it has gone meanwhile
 
 
 def _is_note(value: bytes | str) -> bool:
@@ -182,7 +165,3 @@ def _is_note(value: bytes | str) -> bool:
         record: object = json.loads(value)
         return isinstance(record, dict) and "finished" in record and not record.keys() & {"needs", "second", "awaited"}
     return False
-
-
-def _lasting(members: Any) -> list[bytes]:
-    return [member for member in members if not member.startswith(b"records:")]

@@ -9,11 +9,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from kombu import pools
 
@@ -222,19 +223,16 @@ class Workers:
 
         The state REVOKED of a result proves less: any worker of Celery 5.7 writes that when it gets the revoke.
         """
-        lines = [f"[{result.id}]" for result in results]
 
         def said() -> bool:
-            logs = [
-                line for worker in self.started for line in worker.log().splitlines() if "Discarding revoked" in line
-            ]
-            return all(any(line in each for each in logs) for line in lines)
+            logs = "\n".join(worker.log() for worker in self.started)
+            return all(re.search(rf"Discarding revoked.*\[{result.id}\]", logs) for result in results)
 
         until(said, timeout=timeout, describe=lambda: "\n".join(worker.tail() for worker in self.started))
 
     def app(self, name: str = BASIC) -> Any:
         """A fresh import of the app's module for the test's own process, configured as the workers are."""
-        with _environment(self.environment()):
+        with patch.dict(os.environ, self.environment()):
             sys.modules.pop(name, None)
             module = importlib.import_module(name)
         self._apps.append(module)
@@ -276,17 +274,6 @@ def close(app: Any) -> None:
     if hasattr(backend, "client"):
         backend.client.connection_pool.disconnect()
     app.close()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def children_of(pid: int) -> list[int]:

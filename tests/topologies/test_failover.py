@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, unacknowledged
 from tests.support import clusters, sentinels
+from tests.support.clusters import Cluster
 from tests.support.journal import Journal
+from tests.support.sentinels import Watched
 from tests.support.state import State
 from tests.support.waiting import always, until
 from tests.support.workers import Workers
-from tests.topologies.tools import reap
+from tests.topologies.tools import reap, skip_without_waitaof
 
 pytestmark = pytest.mark.slow
 
@@ -27,28 +29,21 @@ SILENCE = 1000
 LEASE = 2
 #: Seconds for a failover and for the workers to find the new primary: they look every three seconds at the latest.
 FAILOVER = 20.0
-
-
-class Store(Protocol):
-    """A store that can fail over."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def primary(self) -> EmbeddedServer: ...
-
-    def wait_replicated(self) -> None: ...
+#: How many tasks are parked right before the store is lost.
+TASKS = 8
 
 
 @contextmanager
-def failing(kind: str) -> Iterator[Store]:
-    if kind == "sentinel":
-        with sentinels.watched(new_server, down_after=SILENCE) as watched:
-            yield watched
-    else:
-        with clusters.cluster(new_server, node_timeout=SILENCE) as cluster:
-            yield cluster
+def failing(kind: str, workers: Workers) -> Iterator[tuple[Watched | Cluster, State]]:
+    """Let the workers have a store that fails over."""
+    context: AbstractContextManager[Watched | Cluster] = (
+        sentinels.watched(new_server, down_after=SILENCE)
+        if kind == "sentinel"
+        else clusters.cluster(new_server, node_timeout=SILENCE)
+    )
+    with context as store:
+        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
+        yield store, State(lambda: store.primary.url)
 
 
 def listeners(state: State) -> int:
@@ -60,9 +55,7 @@ def listeners(state: State) -> int:
 @pytest.mark.parametrize(("kind", "how"), [("sentinel", "killed"), ("sentinel", "frozen"), ("cluster", "killed")])
 def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how: str) -> None:
     """Running tasks keep their permits, also those that end in between; parked ones start afterwards."""
-    with failing(kind) as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
-        state = State(lambda: store.primary.url)
+    with failing(kind, workers) as (store, state):
         started = workers.start_many(2, DOORS, concurrency=2)
         app = workers.app(DOORS)
         for label in ("first", "second"):
@@ -95,40 +88,17 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
         assert journal.order()[2] == "parked 0"
 
 
-def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> None:
-    """Permits; a parked task would be lost."""
-    with sentinels.watched(new_server, down_after=SILENCE) as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
-        state = State(lambda: store.primary.url)
-        worker = workers.start(DOORS, concurrency=2)
-        app = workers.app(DOORS)
-        store.wait_replicated()
-        replica, lost = store.cut_off_replica(), store.primary
-        first = journal.wait_begun(app.hold.delay("first"))
-        lost.kill()
-        replica.thaw()
-
-        worker.wait_for_log(f"the store had lost the permit of task {first.id}, put back", timeout=FAILOVER)
-        assert store.primary is replica
-        state.wait_parked(app.hold.delay("next"))
-        journal.let_all_go()
-        journal.wait_finished(2, timeout=AT_ONCE)
-        state.wait_clean()
-        assert most_at_once(journal, ".hold") == 1
-
-
 def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
     """Without losing a connection: each one on the old primary is redirected at its next command."""
-    with failing("cluster") as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LEASE}
-        state = State(lambda: store.primary.url)
+    with failing("cluster", workers) as (store, state):
+        assert isinstance(store, Cluster)
+        workers.conf["throttle_lease"] = LEASE
         worker = workers.start(DOORS, concurrency=2)
         app = workers.app(DOORS)
         first = journal.wait_begun(app.hold.delay("first"))
         state.wait_parked(app.hold.delay("parked"))
 
         before = store.primary
-        assert isinstance(store, clusters.Cluster)
         store.hand_over()
         assert store.primary is not before
 
@@ -141,3 +111,83 @@ def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
         assert most_at_once(journal, ".hold") == 1
         assert reap(app) == 0
         assert "lease_lost" not in worker.log()
+
+
+def park(app: Any, state: State) -> None:
+    for number in range(TASKS):
+        app.hold.delay(str(number))
+    until(lambda: len(state.parked) == TASKS)
+
+
+def check(workers: Workers, journal: Journal, state: State) -> None:
+    """Let all tasks go; each has run once, and nothing is left anywhere."""
+    journal.let_all_go()
+    journal.wait_finished(1 + TASKS, timeout=30)
+    until(lambda: not unacknowledged(workers))
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert most_at_once(journal, ".hold") == 1
+
+
+def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> None:
+    """The replica has got none of the permits, and none of the parked tasks: ``throttle_park_durability`` saves them.
+
+    Nor is there a replica to get later ones.
+    """
+    workers.conf |= {"throttle_park_durability": "replicas", "throttle_park_timeout": 0.3}
+    with failing("sentinel", workers) as (store, state):
+        assert isinstance(store, Watched)
+        worker = workers.start(DOORS, concurrency=2)
+        app = workers.app(DOORS)
+        store.wait_replicated()
+        replica = store.cut_off_replica()
+        first = journal.wait_begun(app.hold.delay("first"))
+        park(app, state)
+        worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for .on 0 of 1 replicas")
+
+        store.fail_over()
+        assert store.primary is replica
+        worker.wait_for_log(f"the store had lost the permit of task {first.id}, put back", timeout=FAILOVER)
+        worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+        state.wait_parked(TASKS)
+        check(workers, journal, state)
+        app.hold.delay("later").get(timeout=AT_ONCE)
+
+
+@pytest.fixture
+def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedServer]:
+    """A store that is one server, with these options."""
+    with new_server(persistent=True, options=request.param) as running:
+        skip_without_waitaof(running)
+        workers.conf |= {"throttle_park_durability": "disk", "throttle_park_timeout": 0.5}
+        workers.conf |= {"throttle_url": running.url, "throttle_lease": LONG_LEASE}
+        yield running
+
+
+@pytest.mark.parametrize("one", [{"appendfsync": "always"}, {"appendfsync": "everysec"}], indirect=True)
+def test_the_server_is_killed_and_comes_back(one: EmbeddedServer, workers: Workers, journal: Journal) -> None:
+    """The confirmed data is on disk; the broker's messages are acknowledged by then."""
+    app = workers.start_app(DOORS, concurrency=2)
+    state = State(lambda: one.url)
+    journal.wait_begun(app.hold.delay("first"))
+    park(app, state)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    one.kill()
+    one.restart()
+    assert len(state.parked) == TASKS
+    check(workers, journal, state)
+
+
+@pytest.mark.parametrize("one", [{"appendonly": "no"}], indirect=True)
+def test_a_server_without_a_disk_comes_back_empty(one: EmbeddedServer, workers: Workers, journal: Journal) -> None:
+    """The worker warned at its start; so the broker keeps the parked messages, and nothing is lost."""
+    worker = workers.start(DOORS, concurrency=2)
+    worker.wait_for_log("throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly")
+    app = workers.app(DOORS)
+    state = State(lambda: one.url)
+    journal.wait_begun(app.hold.delay("first"))
+    park(app, state)
+    one.kill()
+    one.restart()
+    worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+    check(workers, journal, state)

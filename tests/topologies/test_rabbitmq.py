@@ -12,7 +12,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, counts
+from tests.failures.tools import AT_ONCE, DOORS, SHORT_LEASE, WITHIN_LEASE, counts
 from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
@@ -30,9 +30,7 @@ QUEUES = [
     ),
 ]
 
-pytestmark = [
-    pytest.mark.skipif(find_rabbitmq() is None, reason="RabbitMQ is not installed (Debian: rabbitmq-server)"),
-]
+pytestmark = pytest.mark.skipif(find_rabbitmq() is None, reason="RabbitMQ is not installed (Debian: rabbitmq-server)")
 
 
 @pytest.fixture(scope="module")
@@ -113,26 +111,6 @@ def test_a_killed_worker(rabbit: Rabbit, workers: Workers, journal: Journal, sta
     assert journal.max_running() == 1
     state.wait_clean()
     assert rabbit.waiting(queue) == 0
-
-
-@pytest.mark.usefixtures("rabbit")
-def test_a_topic_route(workers: Workers, journal: Journal, state: State) -> None:
-    """A parked task goes on in the worker that consumes its queue, after any release of the permit."""
-    alpha = workers.start(SEAMS, queues="alpha")
-    media = workers.start(SEAMS, queues="media")
-    app = workers.app(SEAMS)
-    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
-    video = app.one.apply_async(["video"], exchange="media", routing_key="media.video.short")
-    state.wait_parked(video)
-    sound = app.one.apply_async(["sound"], queue="alpha")
-    state.wait_parked(sound)
-    assert {each.task_id: each.queue for each in state.lines} == {video.id: "media", sound.id: "alpha"}
-
-    journal.let_all_go()
-    journal.wait_finished(3, timeout=AT_ONCE)
-    assert journal.order() == ["first", "video", "sound"]
-    assert [run.worker.partition("@")[0] for run in journal.runs()] == [alpha.name, media.name, alpha.name]
-    state.wait_clean()
 
 
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)

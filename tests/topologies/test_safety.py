@@ -16,38 +16,40 @@ from tests.topologies.tools import has_waitaof, skip_without_waitaof
 
 DISK = Durability("disk", 1, 3.0)
 KEPT = "; until then the broker keeps the messages of parked tasks"
+NO_FILE = "throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly yes in it"
 
 
 def replicas(count: int) -> Durability:
     return Durability("replicas", count, 3.0)
 
 
-def found(url: str, durability: Durability) -> list[str]:
-    with Redis.from_url(url) as client:
+def found(server: EmbeddedServer, durability: Durability) -> list[str]:
+    with Redis.from_url(server.url) as client:
         return list(safety_findings(client, durability))
 
 
-@pytest.mark.parametrize("own_server", [{"persistent": True, "options": {"appendfsync": "always"}}], indirect=True)
-def test_a_server_that_can(own_server: EmbeddedServer) -> None:
+@pytest.mark.parametrize(
+    ("own_server", "said"),
+    [
+        pytest.param({"persistent": True, "options": {"appendfsync": "always"}}, [], id="a server that can"),
+        pytest.param({"persistent": False}, [NO_FILE + KEPT], id="no append-only file"),
+    ],
+    indirect=["own_server"],
+)
+def test_disk(own_server: EmbeddedServer, said: list[str]) -> None:
     skip_without_waitaof(own_server)
-    assert found(own_server.url, DISK) == []
+    assert found(own_server, DISK) == said
 
 
-@pytest.mark.parametrize("own_server", [{"persistent": False}], indirect=True)
-def test_no_append_only_file(own_server: EmbeddedServer) -> None:
-    skip_without_waitaof(own_server)
-    assert found(own_server.url, DISK) == [
-        f"throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly yes in it{KEPT}"
-    ]
-
-
-def test_a_server_that_is_too_old(own_server: EmbeddedServer) -> None:
+def test_a_server_that_is_too_old_or_away(own_server: EmbeddedServer) -> None:
     if has_waitaof(own_server):
         own_server.options["rename-command"] = 'WAITAOF ""'
         own_server.restart()
-    (said,) = found(own_server.url, DISK)
+    (said,) = found(own_server, DISK)
     assert "cannot tell when data is on disk (WAITAOF): upgrade to Redis 7.2 or Valkey, or set throttle_park" in said
-    assert found(own_server.url, replicas(1)) != []
+    assert found(own_server, replicas(1)) != []
+    own_server.kill()
+    assert found(own_server, DISK) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_a_user_without_the_right(own_server: EmbeddedServer, durability: Durabi
         skip_without_waitaof(own_server)
     with Redis.from_url(own_server.url) as client:
         client.execute_command("ACL", "SETUSER", "default", f"-{command.lower()}")
-    (said,) = found(own_server.url, durability)
+    (said,) = found(own_server, durability)
     assert said == (
         f"throttle_park_durability is {durability.kind!r}, and the store's user may not use {command}: "
         f"ACL SETUSER ... +{command.lower()}{KEPT}"
@@ -72,22 +74,17 @@ def test_server_that_confirms_too_early(own_server: EmbeddedServer) -> None:
         info: Any = client.info()
     if "valkey_version" not in info:
         pytest.skip("Valkey is meant")
-    (said,) = found(own_server.url, DISK)
+    (said,) = found(own_server, DISK)
     assert "with appendfsync everysec says so up to a second before it is" in said
 
 
 def test_replicas(watched: Watched) -> None:
-    assert found(watched.primary.url, replicas(1)) == []
-    (said,) = found(watched.primary.url, replicas(2))
+    assert found(watched.primary, replicas(1)) == []
+    (said,) = found(watched.primary, replicas(2))
     assert said == (
         f"throttle_park_durability is 'replicas', and the store has 1 of throttle_park_replicas = 2: attach replicas "
         f"(replicaof), or set throttle_park_replicas lower{KEPT}"
     )
-
-
-def test_server_that_is_away_has_no_findings(own_server: EmbeddedServer) -> None:
-    own_server.kill()
-    assert found(own_server.url, DISK) == []
 
 
 def test_doctor_reports_it(own_server: EmbeddedServer) -> None:

@@ -6,22 +6,25 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
+from celery import Celery
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from celery_throttle.control.checks import Diagnosis, diagnose
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from tests.conftest import new_server
+from tests.failures.tools import AT_ONCE, ONCE
 from tests.support import sentinels
 from tests.support.journal import Journal
 from tests.support.sentinels import NAME, Sentinel, Watched
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
 from tests.support.workers import Workers
-from tests.topologies.tools import ONCE, check_once
+from tests.topologies.tools import reap
 
 PASSWORD = "se:c/r@t"
 
@@ -42,34 +45,24 @@ def test_the_primary_is_found_past_a_sentinel_that_is_down(watched: Watched, for
         assert client.get("k") == form
 
 
-def test_name_unknown_to_the_sentinels(watched: Watched) -> None:
-    with (
-        make_client(watched.url.replace(NAME, "other")) as client,
-        pytest.raises(RedisConnectionError, match=r"primary named 'other' .*: it does not know that name"),
+def test_no_primary_is_found(watched: Watched) -> None:
+    nowhere = f"sentinel://127.0.0.1:1,127.0.0.1:2/0?master_name={NAME}"
+    for url, said in (
+        (watched.url.replace(NAME, "other"), r"primary named 'other' .*: it does not know that name"),
+        (nowhere, r"primary named 'mymaster' .*127\.0\.0\.1:2: .* check throttle_url"),
     ):
-        client.ping()
-
-
-def test_no_sentinel_answers() -> None:
-    with (
-        make_client(f"sentinel://127.0.0.1:1,127.0.0.1:2/0?master_name={NAME}") as client,
-        pytest.raises(RedisConnectionError, match=r"primary named 'mymaster' .*127\.0\.0\.1:2: .* check throttle_url"),
-    ):
-        client.ping()
+        with make_client(url) as client, pytest.raises(RedisConnectionError, match=said):
+            client.ping()
 
 
 def test_a_replica_is_not_taken_for_the_primary(watched: Watched) -> None:
     """A sentinel that is behind names the former primary; the next one is asked."""
-    behind = Sentinel(watched.servers[1].binary, watched.servers[1].port, down_after=60_000)
-    try:
-        behind.wait()
+    with Sentinel(watched.servers[1].binary, watched.servers[1].port) as behind:
         url = f"sentinel://127.0.0.1:{behind.port}/0?master_name={NAME}"
         with make_client(url) as client, pytest.raises(RedisConnectionError, match="its role is slave"):
             client.ping()
         with make_client(url.replace("/0", f",127.0.0.1:{watched.sentinel.port}/0")) as client:
             assert client.info("replication")["role"] == "master"
-    finally:
-        behind.end()
 
 
 def test_client_of_a_primary_without_replica_goes_to_the_new_one() -> None:
@@ -95,11 +88,9 @@ def test_client_of_a_primary_without_replica_goes_to_the_new_one() -> None:
 
 def test_passwords(watched: Watched) -> None:
     """The URL has that of the primary, as with kombu; that of the sentinels is an option of its own."""
-    locked = Sentinel(watched.servers[0].binary, watched.servers[0].port, down_after=60_000, password=PASSWORD)
     with Redis(port=watched.servers[0].port) as client:
         client.execute_command("ACL", "SETUSER", "shop", "on", f">{PASSWORD}", "~*", "+@all")
-    try:
-        locked.wait()
+    with Sentinel(watched.servers[0].binary, watched.servers[0].port, password=PASSWORD) as locked:
         place = f"127.0.0.1:{locked.port}/0?master_name={NAME}"
         with make_client(
             f"sentinel://shop:{quote(PASSWORD, '')}@{place}&sentinel_password={quote(PASSWORD)}"
@@ -107,22 +98,29 @@ def test_passwords(watched: Watched) -> None:
             assert client.execute_command("ACL", "WHOAMI") == b"shop"
         with make_client(f"sentinel://{place}") as client, pytest.raises(RedisConnectionError, match=r"(?i)auth"):
             client.ping()
-    finally:
-        locked.end()
 
 
 def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
-    with TlsFront(own_server.port, certificate, key) as front:
-        sentinel = Sentinel(own_server.binary, front.port, down_after=60_000)
-        try:
-            sentinel.wait()
-            query = urlencode({"master_name": NAME, "ssl": "true", "ssl_ca_certs": str(certificate)})
-            with make_client(f"sentinel://127.0.0.1:{sentinel.port}?{query}") as client:
-                assert client.ping()
-            assert front.connections >= 1
-        finally:
-            sentinel.end()
+    with TlsFront(own_server.port, certificate, key) as front, Sentinel(own_server.binary, front.port) as sentinel:
+        query = urlencode({"master_name": NAME, "ssl": "true", "ssl_ca_certs": str(certificate)})
+        with make_client(f"sentinel://127.0.0.1:{sentinel.port}?{query}") as client:
+            assert client.ping()
+        assert front.connections >= 1
+
+
+def diagnosis(url: str) -> Diagnosis:
+    app = Celery("shop", set_as_current=False)
+    app.conf.throttle_url = url
+    return diagnose(app)
+
+
+def test_doctor(watched: Watched) -> None:
+    told = diagnosis(watched.url)
+    assert [each.what for each in told.findings if "not durable" not in each.what] == []
+    assert [(store.role, store.missing_rights) for store in told.stores] == [("master", ())]
+    told = diagnosis(f"redis://127.0.0.1:{watched.sentinel.port}")
+    assert any("names a sentinel, not the store" in each.what for each in told.findings)
 
 
 def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, workers: Workers, journal: Journal) -> None:
@@ -133,7 +131,15 @@ def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, worker
     options = {"master_name": NAME, "sentinel_kwargs": {"socket_timeout": 1.0}}
     workers.conf |= {"broker_transport_options": options, "result_backend_transport_options": options}
     worker = workers.start(ONCE)
-    check_once(workers, journal)
+    app = workers.app(ONCE)
+    held = journal.wait_begun(app.hold_one.delay("held"))
+    assert app.hold_one.delay("held").id == held.id
+    locked = app.hold_one.locked_by("held")
+    assert (locked.task_id, locked.state) == (held.id, "running")
+    assert reap(app) == 0
+    journal.let_go("held")
+    assert held.get(timeout=AT_ONCE) == "held"
+    assert len(journal.runs()) == 1
     with Redis(port=watched.servers[0].port) as client:
         assert client.exists(Keys("throttle").all[0])
     assert "cannot reach" not in worker.log()

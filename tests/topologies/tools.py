@@ -1,4 +1,4 @@
-"""The requirements for every kind of store."""
+"""What tests of several kinds of store need."""
 
 from __future__ import annotations
 
@@ -9,23 +9,6 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.support.journal import Journal
-from tests.support.workers import Workers
-
-ONCE = "tests.support.apps.once"
-
-
-def check_once(workers: Workers, journal: Journal) -> None:
-    """A worker of the app `once` runs: claim a lock, look at it, run, reap."""
-    app = workers.app(ONCE)
-    held = journal.wait_begun(app.hold_one.delay("held"))
-    assert app.hold_one.delay("held").id == held.id
-    locked = app.hold_one.locked_by("held")
-    assert (locked.task_id, locked.state) == (held.id, "running")
-    assert reap(app) == 0
-    journal.let_go("held")
-    assert held.get(timeout=15) == "held"
-    assert len(journal.runs()) == 1
 
 
 def has_waitaof(server: EmbeddedServer) -> bool:

@@ -21,12 +21,8 @@ def new_app(name: str, *, task_cls: Any = None, **conf: Any) -> Celery:
     Its tasks need ``shared=False``: each import of its module is an app of its own, in the same process too.
     """
     app = Celery(name, broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"), task_cls=task_cls)
-    app.conf.update(
-        broker_connection_retry_on_startup=True,
-        worker_hijack_root_logger=True,
-        **conf,
-        **json.loads(os.environ.get("TEST_CONF", "{}")),
-    )
+    app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=True, **conf)
+    app.conf.update(json.loads(os.environ.get("TEST_CONF", "{}")))
     return app
 
 
@@ -45,20 +41,10 @@ def run_held(task: Any, label: str, name: str = "") -> str:
     return label
 
 
-def task_maker(app: Any, run: Callable[..., str]) -> Callable[..., Any]:
-    """Return a function that makes tasks whose body is ``run(self, label)``, by their names and options.
-
-    A task of `run_for` takes the seconds, too.
-    """
-
-    def of_label(self: Any, label: str) -> str:
-        return run(self, label)
-
-    def of_seconds(self: Any, label: str, seconds: float = 0.0) -> str:
-        return run(self, label, seconds)
+def task_maker(app: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes tasks with this body, which gets the task first, by their names and options."""
 
     def make(name: str, **options: Any) -> Any:
-        body = of_seconds if run is run_for else of_label
         return app.task(body, shared=False, bind=True, name=f"{__name__}.{app.main}.{name}", **options)
 
     return make

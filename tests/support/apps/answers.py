@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery_throttle import Throttled
-from tests.support.apps import new_app, run_held
+from tests.support.apps import new_app, run_held, task_maker
 
 app = new_app("answers")
+make_held = task_maker(app, run_held)
 
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="skip")
-def skip(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="raise")
-def raises(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
-def last(self: Any, label: str) -> str:
-    return run_held(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, ignore_result=True)
-def ignored(self: Any, label: str) -> str:
-    return run_held(self, label)
+skip = make_held("skip", base=Throttled, singleton=True, on_conflict="skip")
+raises = make_held("raises", base=Throttled, singleton=True, on_conflict="raise")
+last = make_held("last", base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
+ignored = make_held("ignored", base=Throttled, singleton=True, ignore_result=True)

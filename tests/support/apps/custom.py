@@ -12,7 +12,7 @@ from celery.signals import task_failure, task_received
 from celery.worker.request import Request
 
 from celery_throttle import Limit, Throttled
-from tests.support.apps import new_app
+from tests.support.apps import new_app, task_maker
 from tests.support.journal import Journal
 
 app = new_app("custom")
@@ -71,24 +71,15 @@ class Hooks(Throttled):
         Journal.note("after_return", task_id=task_id)
 
 
-def _hold(task: Any, label: str, seconds: float) -> str:
+def _hold(task: Any, label: str, seconds: float = 60.0) -> str:
     journal = Journal.from_environment()
     with journal.run(task.request, label):
         journal.wait_let_go(label, seconds)
     return label
 
 
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str, seconds: float = 60.0) -> str:
-    """Not throttled."""
-    return _hold(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Hooks, limit=single)
-def hooked(self: Any, label: str, seconds: float = 60.0) -> str:
-    return _hold(self, label, seconds)
-
-
-@app.task(shared=False, bind=True, base=Hooks, limit=single, Request=f"{__name__}:OwnRequest")
-def requested(self: Any, label: str, seconds: float = 60.0) -> str:
-    return _hold(self, label, seconds)
+make = task_maker(app, _hold)
+# Not throttled.
+plain = make("plain")
+hooked = make("hooked", base=Hooks, limit=single)
+requested = make("requested", base=Hooks, limit=single, Request=f"{__name__}:OwnRequest")

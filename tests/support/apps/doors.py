@@ -68,12 +68,7 @@ make_held = task_maker(app, _hold)
 # Not throttled.
 plain = make_held("plain")
 
-
-@app.task(bind=True, shared=False, base=Throttled, limit=1)
-def hold(self: Any, label: str, how: str = "return") -> str:
-    return _hold(self, label, how)
-
-
+hold = make_held("hold", base=Throttled, limit=1)
 hold_late = make_held("hold_late", base=Throttled, limit=1, acks_late=True)
 # Late acknowledgement, and run again when the child that ran it is lost.
 hold_again = make_held("hold_again", base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
@@ -81,10 +76,7 @@ hold_again = make_held("hold_again", base=Throttled, limit=1, acks_late=True, re
 twice = make_held("twice", base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
 pair = make_held("pair", base=Throttled, limit=2)
 
-
 SHARED = Limit("shared", 1)
-
-
 # Goes to the queue ``left``.
 left = make_held("left", base=Throttled, limit=SHARED)
 # Goes to the queue ``right``.

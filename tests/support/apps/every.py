@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from tests.support.apps import new_app
-from tests.support.journal import Journal
+from tests.support.apps import new_app, run_for, task_maker
 
 app = new_app("every", task_cls="celery_throttle:Throttled")
 
 
 def _record(task: Any, label: str) -> str:
-    with Journal.from_environment().run(task.request, label):
-        time.sleep(0.1)
-    return label
+    return run_for(task, label, 0.1)
 
 
-@app.task(shared=False, bind=True, limit=2)
-def work(self: Any, label: str) -> str:
-    return _record(self, label)
-
-
-@app.task(shared=False, bind=True, limit=1)
-def annotated(self: Any, label: str) -> str:
-    """The settings give it another limit."""
-    return _record(self, label)
-
-
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str) -> str:
-    return _record(self, label)
+make = task_maker(app, _record)
+work = make("work", limit=2)
+# The settings give it another limit.
+annotated = make("annotated", limit=1)
+plain = make("plain")
 
 
 @app.task(shared=False)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from celery_throttle import Limit, RateLimited, Throttled
-from tests.support.apps import new_app, run_for, run_held
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.journal import Journal
 
 app = new_app("limited")
 
 
-def _call(task: Any, label: str, retry_after: float, limit: str | None = None) -> str:
+def _call(task: Any, label: str, retry_after: float = 0.2, limit: str | None = None) -> str:
     """Get a "slow down" until the test lets it go."""
     journal = Journal.from_environment()
     with journal.run(task.request, label):
@@ -20,14 +20,11 @@ def _call(task: Any, label: str, retry_after: float, limit: str | None = None) -
     return f"{label} after {task.request.retries}"
 
 
-@app.task(shared=False, bind=True, base=Throttled, limit=4)
-def call(self: Any, label: str, retry_after: float = 0.2) -> str:
-    return _call(self, label, retry_after)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=4, acks_late=True)
-def call_late(self: Any, label: str, retry_after: float = 0.2) -> str:
-    return _call(self, label, retry_after)
+make_call = task_maker(app, _call)
+call = make_call("call", base=Throttled, limit=4)
+call_late = make_call("call_late", base=Throttled, limit=4, acks_late=True)
+# No limit that could hold starts.
+call_without = make_call("call_without", base=Throttled, singleton=True)
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("api", 2))
@@ -35,18 +32,6 @@ def call_about(self: Any, label: str, limit: str) -> str:
     return _call(self, label, 60, limit)
 
 
-@app.task(shared=False, bind=True)
-def plain(self: Any, label: str) -> str:
-    """Not throttled."""
-    return run_for(self, label)
-
-
-@app.task(shared=False, bind=True, base=Throttled, singleton=True)
-def call_without(self: Any, label: str, retry_after: float = 0.2) -> str:
-    """No limit that could hold starts."""
-    return _call(self, label, retry_after)
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=Limit("crowd", 1, max_parked=2))
-def crowd(self: Any, label: str) -> str:
-    return run_held(self, label)
+# Not throttled.
+plain = task_maker(app, run_for)("plain")
+crowd = task_maker(app, run_held)("crowd", base=Throttled, limit=Limit("crowd", 1, max_parked=2))

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from celery_throttle import Throttled
-from tests.support.apps import new_app, task_maker
+from tests.support.apps import new_app, run_for, run_held, task_maker
 from tests.support.journal import Journal
 
 if "CLOCK_SKEW" in os.environ:
@@ -18,26 +18,7 @@ if "CLOCK_SKEW" in os.environ:
 app = new_app("once")
 
 
-def _token(task: Any) -> int | None:
-    return task.fencing_token if task.singleton else None
-
-
-def _hold(task: Any, label: str) -> str:
-    journal = Journal.from_environment()
-    with journal.run(task.request, label):
-        journal.write("fence", label=label, task_id=task.request.id, token=_token(task))
-        journal.wait_let_go(label)
-    return label
-
-
-def _quick(task: Any, label: str) -> str:
-    journal = Journal.from_environment()
-    with journal.run(task.request, label):
-        journal.write("fence", label=label, task_id=task.request.id, token=_token(task))
-    return label
-
-
-make_held = task_maker(app, _hold)
+make_held = task_maker(app, run_held)
 
 hold = make_held("hold", base=Throttled, singleton=True)
 hold_late = make_held("hold_late", base=Throttled, singleton=True, acks_late=True)
@@ -58,7 +39,7 @@ hold_started = make_held("hold_started", base=Throttled, singleton=True, lock_un
 )  # fmt: skip
 def dies(self: Any, label: str, number: int = 0) -> str:
     """Its process is lost at the first attempt."""
-    _quick(self, label)
+    run_for(self, label)
     if not self.request.retries:
         os._exit(3)
     return f"{label} {number}"
@@ -70,9 +51,9 @@ def dies(self: Any, label: str, number: int = 0) -> str:
 def dies_full(self: Any, label: str) -> str:
     """No singleton: its line may be full when its process is lost."""
     if label == "dies" and not self.request.retries:
-        _hold(self, label)
+        run_held(self, label)
         os._exit(3)
-    return _quick(self, label)
+    return run_for(self, label)
 
 
 @app.task(shared=False, bind=True)

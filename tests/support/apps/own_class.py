@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextvars import ContextVar
 from typing import Any
 
 from celery import Task
 
 from celery_throttle import Throttled
-from tests.support.apps import new_app
+from tests.support.apps import new_app, run_for
 from tests.support.journal import Journal
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -37,12 +36,11 @@ app = new_app("own_class", task_cls=Tenanted)
 
 @app.task(shared=False, bind=True, base=Throttled, limit=2)
 def work(self: Any, label: str) -> str:
-    with Journal.from_environment().run(self.request, label):
-        time.sleep(0.2)
+    run_for(self, label, 0.2)
     return tenant.get()
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=2, key="label")
 def once(self: Any, label: str) -> str:
-    with Journal.from_environment().run(self.request, label):
-        return tenant.get()
+    run_for(self, label)
+    return tenant.get()

@@ -27,9 +27,7 @@ app = new_app(
     ],
 )
 
-
 make_held = task_maker(app, run_held)
-make_timed = task_maker(app, run_for)
 
 # Not throttled.
 plain = make_held("plain")
@@ -38,12 +36,11 @@ pair = make_held("pair", base=Throttled, limit=2)
 six = make_held("six", base=Throttled, limit=6)
 
 
-@app.task(bind=True, shared=False, base=Throttled, limit=6)
-def frame(self: Any, label: str) -> str:
-    """Half a second of something expensive."""
-    return run_for(self, label, 0.5)
+def _expensive(task: Any, label: str) -> str:
+    return run_for(task, label, 0.5)
 
 
+frame = task_maker(app, _expensive)("frame", base=Throttled, limit=6)
 crowded = make_held("crowded", base=Throttled, limit=1, max_parked=2)
 # Is delivered again when it has taken too long.
 late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
@@ -51,7 +48,6 @@ late = make_held("late", acks_late=True, acks_on_failure_or_timeout=False, time_
 late_one = make_held(
     "late_one", base=Throttled, limit=1, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1
 )
-
 
 # Its process is lost when its success is stored.
 lost_afterwards = make_held("lost_afterwards", base=Throttled, limit=1, acks_late=True)
@@ -62,16 +58,8 @@ def _lose(**_: Any) -> None:
     os._exit(3)
 
 
-once = make_held("once", base=Throttled, singleton=True)
-
-
 till = Limit("till", 1)
-
-if "OLDER_RELEASE" not in os.environ:
-
-    @app.task(bind=True, shared=False, base=Throttled, limit=till, singleton=True, remember=600)
-    def charge(self: Any, label: str) -> str:
-        return run_for(self, label)
-
-
+make_timed = task_maker(app, run_for)
 receipt = make_timed("receipt", base=Throttled, limit=till)
+if "OLDER_RELEASE" not in os.environ:
+    charge = make_timed("charge", base=Throttled, limit=till, singleton=True, remember=600)

@@ -7,15 +7,11 @@ from typing import Any
 
 from celery_throttle import Throttled
 from celery_throttle.signals import lease_lost
-from tests.support.apps import new_app, run_held
+from tests.support.apps import new_app, run_held, task_maker
 from tests.support.journal import Journal
 
 app = new_app("told")
-
-
-@app.task(shared=False, bind=True, base=Throttled, limit=1)
-def hold(self: Any, label: str) -> str:
-    return run_held(self, label)
+hold = task_maker(app, run_held)("hold", base=Throttled, limit=1)
 
 
 def _write(sender: str, event: Any, **_: Any) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from celery import shared_task
 from flask import current_app
 
 from celery_throttle import Throttled
-from tests.support.journal import Journal
+from tests.support.apps import run_for
 
 
 @shared_task(base=Throttled, limit=2, bind=True, ignore_result=False)
 def greet(self: Any, name: str) -> str:
-    with Journal.from_environment().run(self.request, name):
-        time.sleep(0.2)
-        return f"{current_app.config['GREETING']} {name}"
+    return f"{current_app.config['GREETING']} {run_for(self, name, 0.2)}"
