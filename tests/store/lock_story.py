@@ -25,7 +25,7 @@ ANSWERS = {
     identity_locks.CLAIMED: "claimed",
     identity_locks.TAKEN: "taken",
     identity_locks.OURS: "ours",
-    identity_locks.REPLACED: "replaced",
+    identity_locks.REPLACED: "replaces",
     identity_locks.LOST: "lost",
 }
 PLAN = ("on_conflict", "lock_until", "remember", "lock_ttl")

@@ -106,7 +106,7 @@ class Story:
         try:
             for step in re.split(r";|\n", steps):
                 if step.strip():
-                    self._step(step.strip())
+                    self.step(step.strip())
         finally:
             if self._heard:
                 self._heard.close()
@@ -116,7 +116,8 @@ class Story:
                 self.redis.close()
                 self._admin.acl_deluser("mute")
 
-    def _step(self, step: str) -> None:
+    def step(self, step: str) -> str:
+        """Take a step, and compare its answer; return the answer."""
         said, _, wanted = step.partition(" = ")
         name, _, rest = said.rpartition(": ")
         self.by = self._callers[name or "worker"]
@@ -130,11 +131,11 @@ class Story:
                 options.update([FLAGS[word]])
             else:
                 tasks.append(word)
-        answer = getattr(self, verb)(*tasks, **options)
+        found, wanted = str(getattr(self, verb)(*tasks, **options)) or "-", wanted.strip()
         if wanted:
-            found, wanted = str(answer) or "-", wanted.strip()
             begins = wanted.endswith("...") and found.startswith(wanted.removesuffix("..."))
             assert begins or found == wanted, f"{step}, but it is {found}"
+        return found
 
     # -- operators ---------------------------------------------------------------------------------------------------
 

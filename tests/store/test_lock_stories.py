@@ -14,7 +14,7 @@ claiming again is ours, as a retry that publishes itself does:
 a duplicate gets the holder of the lock [return_existing | raise | skip]:
     claim t1; claim t2 * = taken t1; lock = t1 queued
 the last one is kept to run next, and each newer one replaces the one before it:
-    start t1; claim t2 keep_last = claimed; claim t3 keep_last = replaced t2; lock = t1 running; next = t3
+    start t1; claim t2 keep_last = claimed; claim t3 keep_last = replaces t2; lock = t1 running; next = t3
 other arguments are another lock:
     start t1; claim t2@other = claimed; start t3@third
 giving up frees a queued one:
@@ -282,7 +282,7 @@ a replacement by another singleton before the end keeps no lock:
 
 NEWEST = """
 the newest replaces one that is queued [replace | keep_last]:
-    claim t1; claim t2 * = replaced t1; later t2 t1; lock = t2 queued
+    claim t1; claim t2 * = replaces t1; later t2 t1; lock = t2 queued
 one that runs is not replaced:
     start t1; claim t2 replace = taken t1; lock = t1 running
 one that is next already is not replaced by itself:
@@ -340,7 +340,7 @@ the lock of the next one lasts as long after its arrival:
     publish t1 keep_last; start t1; claim t2 keep_last least=360000; arrive t2 keep_last; end t1; lock = t2 queued
     lasts_hours 100
 a replaced task that is published again is the newest:
-    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; claim t1 replace = replaced t2
+    start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; claim t1 replace = replaces t2
     arrive t2 on=gpu slots=1 = t2 replaced t1; end t0 slots=2 = t1 run
 a replaced task that is published again can be withdrawn:
     start t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace
