@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -45,10 +46,11 @@ class Started(NamedTuple):
     token: int
 
     @classmethod
-    def of(cls, grant: Grant) -> Started:
-        lock = grant.lock
-        assert lock
-        return cls(grant, lock.verdict, lock.first, lock.fencing_token)
+    def of(cls, run: Arrival | Grant) -> Started:
+        if isinstance(run, Arrival):
+            return cls(run, "run", "", int(json.loads(run.lock).get("fence", 0)) if run.lock else 0)
+        lock = run.lock
+        return cls(run, lock.verdict, lock.first, lock.fencing_token) if lock else cls(run, "run", "", 0)
 
     @property
     def task(self) -> str:
@@ -85,10 +87,7 @@ class LockCaller(Caller):
         """Arrive at the gate; return the answer, the claim of this task, and the other tasks that were started."""
         arrival = self.arrival(task, what, attempt=attempt, lock=plan.spec)
         reply = self.exchange(slots, asked=[arrival])
-        token = reply.asked[0]
-        if token > max(Answer):
-            arrival = arrival._replace(lock=fenced(plan.spec, token)[0])
-        return token, Started(arrival, "run", "", token), started_of(reply)
+        return reply.asked[0], Started.of(granted(arrival, reply.asked[0])), started_of(reply)
 
     def start(self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0) -> Started:
         """Arrive, and start at once."""
@@ -144,6 +143,11 @@ class LockCaller(Caller):
 
     def locked(self, identity: str = "same") -> Locked | None:
         return read_locked(execute(self.client, self.store.locked(identity)))
+
+
+def granted(arrival: Arrival, answer: int) -> Arrival:
+    """Return the run of a task that asked, with the token in the answer."""
+    return arrival._replace(lock=fenced(arrival.lock, answer)[0]) if answer > max(Answer) else arrival
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:

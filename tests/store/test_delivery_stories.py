@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from tests.store.gate_story import GateStory
-from tests.store.stories import stories
+from tests.store.stories import Story, stories
 
 ADMITTED = """
 as many are granted as there are permits, also to one call:
@@ -32,13 +31,13 @@ a full limit does not hold up another:
 a free permit is taken by the oldest, not by the one just parked:
     take t1; peer: park t2; end t1; park t3 slots=1 = t2
 a second delivery keeps the place in line:
-    take t; park t1; park t2; park t1; line = t1 t2
+    take t; park t1; park t2; park t1; lines = gpu t1 t2
 a newer attempt takes the place of the older, not the other way round:
-    take t; park t1; park t2; park t1 attempt=1; park t1; line = t1 t2; messages = t1#1 t2#0
+    take t; park t1; park t2; park t1 attempt=1; park t1; lines = gpu t1 t2; messages = t1#1 t2#0
 a newer attempt waits for its own permits:
     take t; park t1; park t1 attempt=1 on=gpu2:2 slots=1 = t1#1
 a withdrawn task leaves the others in their order, and only its first caller is responsible for it:
-    take t; park t1; park t2; park t3; stranger: withdraw t2 unknown = t2#0; line = t1 t3; peer: withdraw t2 = -
+    take t; park t1; park t2; park t3; stranger: withdraw t2 unknown = t2#0; lines = gpu t1 t3; peer: withdraw t2 = -
 a running task is not withdrawn:
     park t slots=1 = t; withdraw t = -; held = t; messages = t#0
 a second delivery is withdrawn from beside a run:
@@ -86,7 +85,7 @@ a start of another delivery does not drop the message:
 a late start does not drop the message of a parked task:
     park t slots=1 = t; expire t; reap; began t; messages = t#0
 a lowered limit drains:
-    take t1 on=gpu2:2; take t2 on=gpu2:2; park t3 on=gpu2:2; permits gpu2 1; end t1 slots=1 = -; held = t2
+    take t1 on=gpu2:2; take t2 on=gpu2:2; park t3 on=gpu2:2; deploy gpu2:1; end t1 slots=1 = -; held = t2
     end t2 slots=1 = t3
 a holder whose lease is over is cleared, and others stay:
     take t1 on=gpu2:2; take t2 on=gpu2:2; expire t1; reap = t1; held = t2
@@ -107,11 +106,11 @@ a renewed lease begins again:
     take t; expire t; renew t = renewed; reap = -
 a holder puts itself back after lost data, before its limit is declared:
     take t1 on=gpu2:2; peer: take t2 on=gpu2:2; flush; renew t1 = put back; peer: renew t2 = put back
-    renew t1 = renewed; used = gpu2 2; permits gpu2 2; end t1; held = t2
+    renew t1 = renewed; used = gpu2 2; deploy gpu2:2; end t1; held = t2
 a full limit takes no holder back:
-    take t1; flush; peer: permits gpu 1; peer: take t2; renew t1 = lost; held = t2
+    take t1; flush; peer: deploy gpu:1; peer: take t2; renew t1 = lost; held = t2
 a run whose task went back in line takes it out again:
-    park t; look = t; expire t; reap; line = t; renew t = put back; held = t; parked = -; end t; records = -
+    park t; look = t; expire t; reap; lines = gpu t; renew t = put back; held = t; parked = -; end t; records = -
 a run whose task runs elsewhere by now is lost, though another permit is free:
     park t on=gpu2:2 slots=1 = t; expire t; peer: look = t; renew t = lost; runs_of t = peer
 a retry in line is not lost with the run before it:
@@ -151,7 +150,7 @@ a newer call after a sign-off takes effect, and a sign-off may be repeated:
 an end that is reported twice frees one permit:
     take t1 t2 on=gpu2:2; end t1; again; used = gpu2 1
 a row that a call has twice ends nothing else:
-    take t1; park t2; end_twice t1; parked = t2
+    take t1; park t2; end t1 t1; parked = t2
 """
 
 SECOND = """
@@ -180,7 +179,7 @@ a newer second has the turn of the one before it:
     take t on=api:1~a; peer: park t on=api:1~a; park a1 on=api:1~a; peer: park t attempt=1 on=api:1~a
     park b on=api:1~b; end t again slots=1 = t#1
 a second may wait for as long as any other:
-    wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due = t; wait 499; look slots=0
+    wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due task = t; wait 499; look slots=0
     parked = other t; wait 2; look = t expired
 a second waits on while the first goes back in line, and is dropped in the end:
     park t slots=1 = t; peer: park t; end t requeue slots=1 = t; seconds = t; end t; records = -
@@ -189,16 +188,16 @@ a second waits on while the first goes back in line, and is dropped in the end:
 #: A task that another worker runs as well, after the lease of its first run was lost.
 OVER = """
 a task that is back in line is dropped when its lost run succeeds:
-    park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; nothing
+    park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; empty
 the run beside a success is the last, however it ends [done | failed | ignored | again | requeue]:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; used = gpu 1; peer: end t * slots=1 = -
-    nothing
+    empty
 the run beside a success is the last, also if it is to be retried:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; peer: end t retry slots=1 = -
     peer: ask t attempt=1 = has_run
 a run beside a success does not come back after a lost lease:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; look = -; used = -; peer: end t
-    nothing
+    empty
 a redelivery after two lost leases is dropped, though neither run was parked before:
     take t; peer: lose t; peer: take t; end t; lose t; ask t = has_run
 a run beside a success does not go back after a slow down:
@@ -357,7 +356,7 @@ a lost lease has nothing to pass on, and the run that goes on is put back only i
     renew t2 = put back; held = t2
 one that is parked elsewhere waits for this run, and does not run after its success:
     peer: take x; take t1 on=gpu2:2; peer: park t2; pass_on t1 t2 on=gpu2:2; held = t2 x; parked = -
-    second_messages = t2#0; peer: end x slots=2 = -; end t2; nothing
+    second_messages = t2#0; peer: end x slots=2 = -; end t2; empty
 one that runs elsewhere keeps its permit there:
     take t1 on=gpu2:2; peer: take t2 on=gpu2:2; pass_on t1 t2 on=gpu2:2; used = gpu2 1; runs_of t2 = peer
     renew t2 = lost
@@ -372,7 +371,7 @@ a renewal of a past holder puts nothing back:
 the reply has the state of its limit:
     take t1; pass_on t1 t2; closed = gpu
 one whose permit was passed on ends its other run as well:
-    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; nothing
+    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; empty
 """
 
 STORIES = stories(ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
@@ -380,4 +379,4 @@ STORIES = stories(ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, P
 
 @pytest.mark.parametrize("steps", STORIES)
 def test_a_story_of_deliveries(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
+    Story(redis, request).tell(steps)

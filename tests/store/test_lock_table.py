@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from tests.store.lock_story import LockStory
 from tests.store.peek import KEY, Snapshot, check, peek
+from tests.store.stories import Story
 
 LOCKS = Path(__file__).parents[2] / "docs" / "internals" / "locks.md"
 STATES = ("none", "taken", "queued", "running", "started", "done", "failed")
-ARRIVES_FULL = "start blocker@blocker on=gpu; "
+ARRIVES_FULL = "take blocker@blocker on=gpu; "
 ARRIVES = {
     "a delivery of the first arrives, its limit is full": f"{ARRIVES_FULL}peer: arrive first on=gpu",
     "a delivery of the first arrives, and there is room": "peer: arrive first on=gpu",
@@ -48,8 +47,8 @@ OF_A_RUN = {
     UNCLAIMED: "end first again",
     "the run ends with nothing (ignored, rejected)": "end first ignored",
     "the run ends with nothing before its lock expires": "end first ignored",
-    "the lease of the run ends": "lease_ends first alone; peer: reap",
-    "the lease of the run ends after a retry was published": "claim first; lease_ends first alone; peer: reap",
+    "the lease of the run ends": "expire first; peer: reap",
+    "the lease of the run ends after a retry was published": "claim first; expire first; peer: reap",
 }
 NEXT_GIVEN_UP = "the next will never run"
 EVENTS = {
@@ -73,7 +72,7 @@ WORDS = {
 GOES_ON = {
     "none": "",
     "taken": "peer: unlock",
-    "queued": "lease_ends first alone; peer: reap",
+    "queued": "expire first; peer: reap",
     "done": "succeeded first",
 }
 HAS_ENDED = {"none": "", "taken": "peer: unlock", "done": "end first", "failed": "end first failed"}
@@ -103,11 +102,13 @@ def cells() -> list[tuple[str, str, bool, bool]]:
     return found
 
 
-class World(LockStory):
+class World(Story):
     """A lock in one of its states; the task that has it is ``first``."""
 
-    def __init__(self, redis: Redis, event: str, state: str, *, follower: bool, last: bool, parked: bool) -> None:
-        super().__init__(redis, lambda: pytest.fail("no time passes"))
+    def __init__(
+        self, request: pytest.FixtureRequest, event: str, state: str, *, follower: bool, last: bool, parked: bool
+    ) -> None:
+        super().__init__(request.getfixturevalue("redis"), request, "same")
         self.event, self.before, self.last = event, state, last
         self.words = WORDS.get(state, "") + " " + WORDS.get(event, "")
         runs, claimed = event in OF_A_RUN, event != UNCLAIMED
@@ -120,12 +121,12 @@ class World(LockStory):
         if follower and claimed:
             self.tell(f"peer: arrive follower {self.words} = -")
         if state != "queued":
-            self.tell("start first" if claimed else f"start first {self.words}")
+            self.tell("take first" if claimed else f"take first {self.words}")
             self.add_next()
         elif runs:  # from its line, where it goes back to if its lease ends
-            self.tell("start blocker@blocker on=gpu; arrive first on=gpu; end blocker slots=1")
+            self.tell("take blocker@blocker on=gpu; arrive first on=gpu; end blocker slots=1")
         elif last:  # which comes while the first runs
-            self.tell("start first")
+            self.tell("take first")
             self.add_next()
             self.tell("end first retry")
         if parked:
@@ -164,14 +165,14 @@ class World(LockStory):
 
 
 def leads_where_the_table_says(
-    redis: Redis, event: str, state: str, *, follower: bool, last: bool, parked: bool = False
-) -> None:
-    world = World(redis, event, state, follower=follower, last=last, parked=parked)
+    request: pytest.FixtureRequest, event: str, state: str, *, follower: bool, last: bool, parked: bool = False
+) -> Snapshot:
+    world = World(request, event, state, follower=follower, last=last, parked=parked)
     stays = "none" if state in {"none", "taken"} else f"{state}, first"
-    assert owner(peek(redis)) == stays, "as set up"
+    assert owner(peek(world.redis)) == stays, "as set up"
     answer = world.happens(parked=parked)
     becomes, *more = TABLE[event, state].split("; ")
-    store = peek(redis)
+    store = peek(world.redis)
     check(store)
     assert answer == "".join(each.strip("*") for each in more if each.startswith("*"))
     lock, outcome = store.live_lock(), "followers end" in more
@@ -184,6 +185,7 @@ def leads_where_the_table_says(
         verdict = store.records["next"].verdict
         assert verdict in ({"replaced"} if "next replaced" in more else {"next", "follow", "run"})
         assert (verdict == "run") == bool(lock and lock["task"] == "next")
+    return store
 
 
 def owner(store: Snapshot) -> str:
@@ -209,9 +211,9 @@ def test_the_table_has_each_event() -> None:
 
 @pytest.mark.parametrize(("event", "state", "follower", "last"), cells())
 def test_event_leads_to_the_state_in_the_table(
-    redis: Redis, event: str, state: str, *, follower: bool, last: bool
+    request: pytest.FixtureRequest, event: str, state: str, *, follower: bool, last: bool
 ) -> None:
-    leads_where_the_table_says(redis, event, state, follower=follower, last=last)
+    leads_where_the_table_says(request, event, state, follower=follower, last=last)
 
 
 #: Ends of a first task that is itself parked: the newest call takes its place, and only once it has come to a worker.
@@ -231,6 +233,8 @@ MAKES_WAY = {
         if state == "queued" and event not in OF_A_RUN and "arrive first" not in EVENTS[event] and not last
     ],
 )
-def test_a_first_that_is_parked_makes_way_only_for_the_newest(redis: Redis, event: str, *, follower: bool) -> None:
-    leads_where_the_table_says(redis, event, "queued", follower=follower, last=False, parked=True)
-    assert peek(redis).records["first"].verdict == MAKES_WAY.get(event, "run")
+def test_a_first_that_is_parked_makes_way_only_for_the_newest(
+    request: pytest.FixtureRequest, event: str, *, follower: bool
+) -> None:
+    store = leads_where_the_table_says(request, event, "queued", follower=follower, last=False, parked=True)
+    assert store.records["first"].verdict == MAKES_WAY.get(event, "run")
