@@ -10,11 +10,11 @@ from redis import Redis
 
 from celery_throttle.core.dedup import Dedup, LockPlan, LockUntil, OnConflict, fenced
 from celery_throttle.core.facts import Facts
-from celery_throttle.store.exchange import Arrival, DeliveryChange
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply
 from celery_throttle.store.identity_locks import TAKEN, Claimed, Locked, read_claimed, read_locked
 from celery_throttle.store.scripts import execute
-from tests.store.caller import Caller, What, ended, held_by
+from tests.store.caller import Caller, What, held_by
 from tests.store.peek import KEY, peek
 
 
@@ -31,8 +31,6 @@ def plan_of(
 
 
 PLAN = plan_of()
-RAISE = plan_of(on_conflict="raise")
-SKIP = plan_of(on_conflict="skip")
 REPLACE = plan_of(on_conflict="replace")
 KEEP_LAST = plan_of(on_conflict="keep_last")
 
@@ -116,11 +114,6 @@ class LockCaller(Caller):
         """Give back permit and lock; return the tasks that are started in the slots."""
         return started_of(self.release(started.run, how, slots=slots))
 
-    def end_as(self, task: str, nonce: str) -> None:
-        """Report the success of a run, from any worker."""
-        row = ended(Arrival(task, "", nonce=nonce))
-        self.exchange(ended=[DeliveryChange("ended", task, 0, nonce, row.facts)])
-
     def look_once(self, slots: int = 1) -> tuple[Started, ...]:
         return started_of(self.look(slots))
 
@@ -148,6 +141,10 @@ class LockCaller(Caller):
 def granted(arrival: Arrival, answer: int) -> Arrival:
     """Return the run of a task that asked, with the token in the answer."""
     return arrival._replace(lock=fenced(arrival.lock, answer)[0]) if answer > max(Answer) else arrival
+
+
+def token_of(run: Arrival | Grant) -> int:
+    return Started.of(run).token
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Grant, SavedAnswer
+from celery_throttle.store.parked_tasks import read_firsts, read_oldest
 from tests.primitives.faults import StoreClock
 from tests.store.hints import Hints
-from tests.store.lock_caller import LockCaller
+from tests.store.lock_caller import LockCaller, token_of
 from tests.store.peek import check_empty, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import lines, used
@@ -31,6 +33,7 @@ class Looking:
         self._heard: Hints | None = None
         self._marked: object = None
         self.reply: Any = None
+        self.newest: dict[str, Arrival | Grant] = {}
 
     def _clock(self) -> StoreClock:
         clock: StoreClock = self._request.getfixturevalue("clock")
@@ -41,6 +44,10 @@ class Looking:
     def told(self, least: str, most: str) -> None:
         """Check the time to the next look: between these (ms)."""
         assert float(least) <= self.reply.wait * 1000 <= float(most), self.reply.wait
+
+    def withdrawn(self) -> str:
+        """Return the messages that it has."""
+        return " ".join(each.message.decode() for each in self.reply.withdrawn)
 
     def more(self) -> bool:
         """Return whether it asks for another look."""
@@ -78,7 +85,7 @@ class Looking:
 
     def stored(self, name: str) -> str:
         """Return the names of the entries of a hash, readable or not."""
-        return " ".join(sorted(peek(self.redis).hashes[name])).translate({0x1E: "/", 0x1F: "/"})
+        return " ".join(sorted(peek(self.redis).hashes[name])).translate({0: " ", 0x1E: "/", 0x1F: "/"}).strip()
 
     def empty(self) -> None:
         """No task has left anything."""
@@ -137,6 +144,9 @@ class Looking:
         counts = peek(self.redis).hashes["waiting"]
         return " ".join(f"{limit} {count.decode()}" for limit, count in sorted(counts.items()))
 
+    def meta(self, name: str) -> str:
+        return peek(self.redis).meta[name]
+
     def settling(self) -> bool:
         """Return whether the store waits for holders to put themselves back."""
         return "settling" in peek(self.redis).meta
@@ -185,6 +195,8 @@ class Looking:
 
     def lock(self, identity: str = "same") -> str:
         found = self.by.locked(identity)
+        if found and found.state == "running" and found.task_id in self.newest:
+            assert found.fencing_token == token_of(self.newest[found.task_id])
         return f"{found.task_id} {found.state}" if found else ""
 
     def lock_awaited(self) -> int:
@@ -238,6 +250,19 @@ class Looking:
     def parked_by_limit(self, limit: str) -> str:
         """Return the parked tasks that need a permit of the limit, each with what it waits for."""
         return ", ".join(f"{each.task} {each.what}" for each in sorted(Steering(self.redis).parked_ids(limit)))
+
+    def firsts(self, *buckets: str) -> str:
+        """Return the first parked task of each of these lines."""
+        steering = Steering(self.redis)
+        found = read_firsts(steering.ask(steering.store.firsts([each.replace("/", "\x1f") for each in buckets])))
+        return ", ".join(str(each and each.task_id) for each in found)
+
+    def oldest(self, *limits: str) -> str:
+        """Return the line of the parked task of each limit that waits for longest, and the task."""
+        steering = Steering(self.redis)
+        found = read_oldest(steering.ask(steering.store.oldest(limits)))
+        texts = [f"{each.bucket.text} {each.first.task_id}" if each else "None" for each in found]
+        return ", ".join(texts).replace("\x1f", "/")
 
     def bars(self) -> str:
         """Return the limits with an override, each with the task that goes first there."""

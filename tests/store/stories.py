@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -29,10 +29,10 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs
 from celery_throttle.core.sites import Sites
 from celery_throttle.store import identity_locks
-from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.exchange import Arrival, Delivery
 from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.caller import ENDS, Rows, ended, held_by, message_of, passed
-from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, granted, plan_of
+from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, granted, plan_of, token_of
 from tests.store.looking import Looking
 from tests.store.peek import KEY, be_away, change, end_moment, expire, lapse, let_come_due, pass_over, peek
 from tests.store.steering import Steering
@@ -80,7 +80,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     **{each: (each, True) for each in ("awaited", "before", "noted", "elsewhere", "unacked", "outside")},
 }
 NUMBERS = {
-    **dict.fromkeys(("slots", "attempt", "wait_ms", "cost"), int),
+    **dict.fromkeys(("slots", "attempt", "wait_ms", "cost", "unread"), int),
     **dict.fromkeys(("deadline", "pause", "age", "remember", "lock_ttl", "least", "clock"), float),
 }
 #: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.
@@ -160,7 +160,6 @@ class Story(Looking):
             self._callers[name] = LockCaller(redis, f"worker-{name}", "q", sites=Sites({"worker": name, **tags}))
         self.by = self._callers["worker"]
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
-        self.newest: dict[str, Arrival | Grant] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
         self.noted = 0
@@ -208,11 +207,11 @@ class Story(Looking):
         """Gather the rows of the following steps for one call."""
         self._rows = Rows()
 
-    def send(self, *, slots: int = 0) -> str:
+    def send(self, *, slots: int = 0, clock: float = 0.0) -> str:
         """Make the call with the gathered rows; return its answers, and the tasks that start."""
         rows, self._rows = self._rows, None
         assert rows
-        rows.slots = slots
+        rows.slots, rows.clock = slots, clock
         self.reply = self.by.say(rows)
         return self._shown("asked", "parked")
 
@@ -221,12 +220,16 @@ class Story(Looking):
         before = dict(self.newest)
         self.reply = self.by.again()
         shown = self._shown("asked", "parked", again=True)
-        assert all(_token(self.newest[task]) == _token(run) for task, run in before.items())
+        assert all(token_of(self.newest[task]) == token_of(run) for task, run in before.items())
         return shown
 
-    def _call(self, slots: int = 0, *, clock: float = 0.0, **rows: list[Any]) -> None:
+    def copy(self) -> None:
+        """A copy of the last call comes late, on a connection that broke."""
+        self.by.raw(self.by.last, self.by.number)
+
+    def _call(self, slots: int = 0, *, clock: float = 0.0, read: int | None = None, **rows: list[Any]) -> None:
         if self._rows is None:
-            self.reply = self.by.exchange(slots, clock=clock, **rows)
+            self.reply = self.by.exchange(slots, clock=clock, read=read, **rows)
         for name, some in rows.items() if self._rows else ():
             getattr(self._rows, name).extend(some)
 
@@ -251,9 +254,9 @@ class Story(Looking):
     def _keep(self, run: Arrival | Grant, *, again: bool) -> None:
         known, verdict = self.newest.get(run.task), _verdict(run)
         if verdict != "run":
-            assert verdict == "done" or not _token(run), "a task that does not run has no token"
-        elif _token(run) and known and _verdict(known) == "run" and not again:
-            assert _token(run) > _token(known), "each run has a newer token"
+            assert verdict == "done" or not token_of(run), "a task that does not run has no token"
+        elif token_of(run) and known and _verdict(known) == "run" and not again:
+            assert token_of(run) > token_of(known), "each run has a newer token"
         self.runs[self.by.name, run.task] = self.newest[run.task] = run
 
     def _run(self, task: str) -> Arrival | Grant:
@@ -286,6 +289,13 @@ class Story(Looking):
         self._call(slots, asked=arrivals)
         return self._shown("asked")
 
+    def ask_again(self, task: str) -> str:
+        """Ask once more for a permit that it has."""
+        run = self._run(task)
+        self._call(asked=[run])
+        assert self.reply.asked[0] == (token_of(run) or Answer.GRANTED)
+        return _named(self.reply.asked[0])
+
     def take(self, *tasks: str, **how: Any) -> None:
         """Ask for permits and locks that must be free."""
         for task in tasks:
@@ -311,8 +321,9 @@ class Story(Looking):
                 others.append(self.park(task, slots=slots, **how))
         return ", ".join(filter(None, [" ".join(got), *others]))
 
-    def look(self, *, slots: int = 1, clock: float = 0.0) -> str:
-        self._call(slots, clock=clock)
+    def look(self, *, slots: int = 1, clock: float = 0.0, unread: int | None = None) -> str:
+        """Look for tasks to start; ``unread``: how many of the last replies were not read."""
+        self._call(slots, clock=clock, read=None if unread is None else self.by.number - unread)
         return self._shown()
 
     def serve(self, count: str) -> str:
@@ -355,10 +366,18 @@ class Story(Looking):
 
     def unacked(self, *tasks: str) -> None:
         """The message could not be acknowledged at the broker."""
-        self._call(unacked=self.by.parcelled(*tasks))
+        self._call(unacked=self._deliveries(tasks))
 
     def acked(self, *tasks: str) -> None:
-        self._call(acked=self.by.parcelled(*tasks))
+        self._call(acked=self._deliveries(tasks))
+
+    def _deliveries(self, tasks: Sequence[str]) -> list[Delivery]:
+        """Return those that this worker parked last, or else runs."""
+        runs = {task: self._run(task) for task in tasks if task not in self.by.parcels}
+        return [
+            Delivery(task, runs[task].attempt, runs[task].nonce) if task in runs else self.by.parcels[task]
+            for task in tasks
+        ]
 
     def never(self, task: str, first: str = "") -> None:
         """A worker has a delivery that does not run: it is revoked, or has expired."""
@@ -366,11 +385,15 @@ class Story(Looking):
 
     def withdraw(self, *tasks: str) -> str:
         self._call(revoked=list(tasks))
-        return " ".join(each.message.decode() for each in self.reply.withdrawn) if self._rows is None else ""
+        return self.withdrawn() if self._rows is None else ""
 
     def errors(self, count: str) -> None:
         """Report so many errors."""
         self.by.exchange(errors=int(count))
+
+    def lost_run(self, task: str) -> None:
+        """A delivery of it runs here, and the store has no permit of it."""
+        self.runs[self.by.name, task] = self.newest[task] = self.by.arrival(task, needs_of(self.on))
 
     def note(self) -> None:
         """Put a renewal together now."""
@@ -380,6 +403,17 @@ class Story(Looking):
         number = self.noted if noted else None
         return ", ".join(RENEWED[each] for each in self.by.renew(*map(self._run, tasks), number=number))
 
+    def keep(self, *tasks: str) -> str:
+        """Callers outside of tasks wait on: return which of them the store has."""
+        return " ".join(map(str, self.by.renew_all(waiting=tasks)[1]))
+
+    def reserve(self, on: str) -> str:
+        """Book a start; return in how many seconds it is."""
+        (limit,) = limits_of(on)
+        steering = Steering(self.redis)
+        start = steering.ask(steering.store.reserve(limit.name, limit.declared, 1, 1e12))[0]
+        return f"{(start - self._clock().now) / 1e6:g}"
+
     def succeeded(self, task: str, *, before: bool = False) -> int:
         """Report a success that is remembered for a minute; ``before``: of the grant before this one."""
         run = Started.of(self.newest[task])
@@ -387,7 +421,7 @@ class Story(Looking):
 
     def newer(self, task: str, than: str) -> None:
         """Compare two fencing tokens."""
-        assert _token(self.newest[task]) > _token(self.newest[than])
+        assert token_of(self.newest[task]) > token_of(self.newest[than])
 
     def reap(self, most: str = "100") -> str:
         return " ".join(task for task, _ in self.by.reap(int(most)))
@@ -536,6 +570,10 @@ class Story(Looking):
         """The moment of a queue for its turn is over."""
         pass_over(self.redis, limit.replace("/", "\x1f"), queue)
 
+    def ahead(self, name: str, number: str) -> None:
+        """The clock of the store was ahead when it gave this number."""
+        self.redis.hset(KEY["meta"], name, number)
+
     def spoil(self, task: str, how: str = "garbage") -> None:
         """Let its record be unreadable: one of `UNREADABLE`, or only its list of permits, or its second delivery."""
         if how in UNREADABLE:
@@ -561,10 +599,6 @@ class Story(Looking):
 
 def _named(answer: int) -> str:
     return "granted" if answer > max(Answer) else Answer(answer).name.lower()
-
-
-def _token(run: Arrival | Grant) -> int:
-    return Started.of(run).token
 
 
 def _verdict(run: Arrival | Grant) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from datetime import datetime
 
-import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
@@ -43,31 +42,6 @@ def oldest(steering: Steering, *limits: str) -> list[tuple[str, str] | None]:
     return [each and (each.bucket.text, each.first.task_id) for each in read_longest(steering, *limits)]
 
 
-@pytest.fixture
-def _passed_over(worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """A task that only the stranger could start is passed over, and one of the worker is next."""
-    steering.say(API, "pause")
-    stranger.put("left behind", ONE)
-    worker.put("next", ONE)
-    steering.unsay(API, "pause")
-    pass_over(redis, "api", "q2")
-    worker.look(0)
-    assert peek(redis).passed
-
-
-def test_first_task_of_each_line(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
-    for number in range(4):
-        (stranger, worker)[number % 2].put(f"api{number}", ONE)
-    for tenant in "ab":
-        for number in range(3):
-            worker.arrive(f"{tenant}{number}", of(tenant))
-    worker.know(MANY[0])
-    assert firsts(steering, "tenant\x1fb", "api", "limit-0", "tenant", "tenant\x1fa", "nope") == [
-        "b1", "api0", None, None, "a1", None,
-    ]  # fmt: skip
-    assert firsts(steering) == []
-
-
 def test_the_oldest_task_of_all_keys_is_found(worker: TermsCaller, steering: Steering) -> None:
     for number in range(30):
         worker.put(f"t{number}", of(f"k{number}"), age=number % 17)
@@ -99,36 +73,6 @@ def test_since_when_they_wait(worker: TermsCaller, steering: Steering, redis: Re
     (longest,) = read_longest(steering, "limit-0")
     assert longest
     assert wait(longest.first.since) == waits["older"]
-
-
-def test_the_next_one_follows_when_the_oldest_starts_or_is_dropped(
-    worker: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    for number, tenant in enumerate("abc"):
-        worker.put(f"{tenant}0", of(tenant), age=100 - number)
-        worker.put(f"{tenant}1", of(tenant), age=50 - number)
-    steering.say("tenant", "pause")
-    steering.ask(steering.store.drop("", "ana", "", "", ["a0"]))
-    worker.look(1)  # the caller that dropped it gets the outcome, and it is gone
-    assert oldest(steering, "tenant") == [("tenant\x1fb", "b0")]
-    steering.unsay("tenant", "pause")
-    assert [each.task for each in worker.look(3).grants] == ["b0", "c0", "a1"]
-    assert oldest(steering, "tenant") == [("tenant\x1fb", "b1")]
-    check(peek(redis))
-
-
-@pytest.mark.usefixtures("_passed_over")
-def test_passed_over_task_is_still_first(worker: TermsCaller, steering: Steering) -> None:
-    assert firsts(steering, "api") == ["left behind"]
-    worker.look(1)
-    assert firsts(steering, "api", "limit-0") == ["left behind", None], "no stranger lane is there"
-
-
-@pytest.mark.usefixtures("_passed_over")
-def test_passed_over_task_still_waits_for_longest(stranger: TermsCaller, steering: Steering) -> None:
-    assert oldest(steering, "api") == [("api", "left behind")]
-    stranger.look(1)
-    assert oldest(steering, "api") == [("api", "next")]
 
 
 def test_longest_wait_of_several_lanes_is_first(
@@ -164,19 +108,6 @@ def test_next_lane_in_turn_is_first(worker: TermsCaller, steering: Steering) -> 
         (held,) = worker.release(held, slots=1).grants  # type: ignore[assignment]
         assert held.task == first
     assert firsts(steering, "fair") == [None]
-
-
-def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
-    worker: TermsCaller, stranger: TermsCaller, steering: Steering
-) -> None:
-    needs = in_turns(Limit("fair", 1, fair_by="who"))
-    run = worker.take("a", needs["a"])
-    for number in range(5):
-        worker.arrive(f"a{number}", needs["a"])
-    worker.release(run, slots=1)
-    stranger.arrive("b", needs["b"])
-    assert firsts(steering, "fair") == ["b"]
-    assert oldest(steering, "fair") == [("fair", "a1")]
 
 
 def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, steering: Steering, redis: Redis) -> None:

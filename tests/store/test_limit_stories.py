@@ -125,6 +125,9 @@ one that began in time and comes again has no deadline any more:
     park g deadline=600 slots=1 = g; end g again; due task = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
+a repeated call has the same refusals:
+    arrive g1 on=gpu<1 = g1; gather; park g2 g3 on=gpu<1; send = parked crowded; peer: withdraw g2 = g2#0
+    again = parked crowded; lines = -
 of several limits the most crowded one refuses, whatever the line in which a task stands:
     arrive b1 b2 on=api:1+gpu:9<1 = b1; park b3 on=api:1+gpu:9<1 = crowded; arrive a1 on=api:1 = -; lines = api b2 a1
 """
@@ -133,7 +136,9 @@ SENT_BACK = """
 a task that is sent back is first again when its limit goes on:
     wait 0; take a on=api:1; arrive b on=api:1 = -; send_back a pause=0.1; used = -; lines = api a b
     ask c on=api:1 = must_park; look_when_told 1 110 = a
-those that are sent back go before all others:
+those that are sent back go before all others, and first come first served among themselves:
+    take a b on=api:2; arrive c on=api:2; send_back a; send_back b; look slots=2 = a, b
+those that are sent back go before all others while their limit is held:
     take a b on=api:2; send_back a pause=600; send_back b pause=600; arrive c on=api:2 = -; lines = api a b c
 only the limit that it is about is held:
     take a1 on=api:3+tenant[a]:2; send_back a1 pause=600 about=tenant/a
@@ -190,6 +195,8 @@ one without an end stays beside one that ends [say api pause | say api override 
 one that is taken back leaves the store as it was:
     arrive t0 t1 t2 on=api:2; say api override 2; unsay api override; say api pause; unsay api pause; say api disable
     unsay api disable; end t0; end t1; look = t2; end t2; empty; stored overrides = -
+one is kept until its end:
+    wait 0; say api pause until=+60000; wait 59; reap; stored overrides = api; wait 2; reap; stored overrides = -
 a time that is over is refused:
     say api pause until=1000 = -1; stored overrides = -
 an override that has ended cannot be taken back:
@@ -206,6 +213,8 @@ one with a limit of a first one takes nothing from it:
     take l on=left:1; take r on=right:1; take o on=own:1; park elder on=left:1+right:1; park other on=own:1+left:1
     bar elder left right; moved other 7; end o slots=1 = -; moves other = 8; bars = left elder, right elder
     withdraw other; bars = left elder, right elder
+a bar stays beside an override that ends:
+    take t on=api; park elder on=tenant[a]+api; bar elder api; say api override 3; unsay api override; bars = api elder
 one that leaves its line bars no other [drop api elder | withdraw elder | lend elder]:
     take t on=api:1; park elder on=tenant[a]:1+api:1; moved elder 8; bar elder api tenant/a; *; bars = -
     take newer on=tenant[a]:1
@@ -286,6 +295,10 @@ a line without followers is not offered:
 the other queue gets one hint and a moment, and the caller a time to look again:
     wait 0; take t1; stranger: park theirs; park ours; listen; end t1 slots=1 = -; told 1 110; closed = gpu; ready = q2
     look = -; told 1 110; hints = -
+a dead queue is asked again once a minute, with one hint, so its turn delays no task:
+    wait 0; take t1; stranger: park theirs; park ours; listen; end t1; pass_over gpu q2; look slots=0; more = True
+    wait 59.9; look slots=0; passed = 1:gpu q2; wait 0.2; look slots=0; passed = -; told 1 110
+    pass_over gpu q2; look slots=0; more = True; wait 59.9; look slots=0; passed = 1:gpu q2; ready = q2 q
 a queue that answers is offered its turn again:
     wait 0; take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours
     stranger: park theirs2; park ours2; end ours; stranger: look = theirs; stranger: end theirs; look = -; told 1 110
@@ -314,6 +327,9 @@ RATE_OVERRIDES = """
 a faster rate counts from the last start:
     wait 0; arrive m1 m2 on=mail@1/d = m1; wait 2; say mail override 20/m; next_start mail = 1; look = -; told 1000 1010
     wait 1; look = m2; next_start mail = 3
+a start that was booked for later keeps its time:
+    wait 0; reserve mail@1/m = 0; reserve mail@1/m = 60; reserve mail@1/m = 120; say mail override 1/s
+    reserve mail@1/m = 121
 a slower rate counts from the last start:
     wait 0; take m1 on=mail@20/m; wait 2; say mail override 1/m; next_start mail = 58; unsay mail override = 1
     next_start mail = 1
@@ -420,6 +436,23 @@ of other tasks nothing is known:
     why other = No worker has seen it yet, or it has ended: look at its queue...
 """
 
+FIRSTS = """
+each line has a first task:
+    stranger: park api0 on=api:2; park api1 on=api:2; arrive a0 a1 a2 on=tenant[a]; arrive b0 b1 b2 on=tenant[b]
+    deploy limit; firsts tenant/b api limit tenant tenant/a nope = b1, api0, None, None, a1, None
+the next one follows when the oldest starts or is dropped:
+    park a0 on=tenant[a] age=100; park b0 on=tenant[b] age=99; park c0 on=tenant[c] age=98; park a1 on=tenant[a] age=50
+    park b1 on=tenant[b] age=49; park c1 on=tenant[c] age=48; say tenant pause; drop tenant a0; look = a0 expired
+    oldest tenant = tenant/b b0; unsay tenant pause; look slots=3 = b0, c0, a1; oldest tenant = tenant/b b1
+one that is passed over is still the first, and waits for longest:
+    say api pause; stranger: park left on=api:2; park next on=api:2; unsay api pause; pass_over api q2; look slots=0
+    firsts api = left; oldest api = api left; look = next; firsts api other = left, None; oldest api = api left
+    stranger: look = left; oldest api = None
+where tasks take turns the first is the next in turn, and the wait counts for the oldest:
+    take a on=fair~a; park a0 a1 a2 a3 a4 on=fair~a; end a slots=1 = a0; stranger: park b on=fair~b; firsts fair = b
+    oldest fair = fair a1
+"""
+
 #: Limits with permits on each host, worker or tag.
 SITES = """
 each host has the permits:
@@ -515,6 +548,7 @@ STORIES = stories(
     PASSED_OVER,
     RATE_OVERRIDES,
     REASONS,
+    FIRSTS,
     SITES,
     HINTS,
 )

@@ -54,6 +54,11 @@ a duplicate from another queue gets the outcome, which this worker cannot give i
     take t1; stranger: arrive t2; end t1 slots=1 = -; stranger: look = t2 conclude t1
 a duplicate runs when the first was interrupted, which is no outcome:
     take t1; arrive t2; arrive t3; end t1 ignored slots=2 = t2 run; lock = t2 running
+asking twice gives the same token, after a lost reply and by another call:
+    take t1; again = granted; ask_again t1 = granted
+a task that makes way as it could start leaves its lane, as the lock of the newer call was over for a moment:
+    take h1@1 on=gpu; take h2@2 h3@3 on=gpu2:2; publish older replace; publish newer replace; park newer on=gpu2:2
+    lock_ends; park older on=gpu; end h1 h2 h3 slots=1 = newer run; stored lanes = q; look = older replaced newer
 a late end frees no other lock:
     take t1; arrive t2; lease_ends t1; look = t2 run; end t1 slots=1 = -; lock = t2 running
 one that comes again keeps its lock [retry | requeue | return]:
@@ -116,6 +121,9 @@ until started, a restored run leaves the lock of others alone:
     take t1 started; flush; claim t2 started; renew t1 = put back; lock = t2 queued; claim t3 started = taken t2
 until started, a task that is revoked elsewhere keeps no lock [retry | again | return]:
     publish t1 started; take t1; peer: never t1; end t1 *; peer: claim t2 started = claimed
+one that may not wait any longer has no lock, also while no worker has a slot to end it:
+    take other@other on=gpu; park t1 on=gpu wait_ms=600000; lock = t1 queued; come_due task t1; look slots=0; lock = -
+    look = t1 expired; lock = -; renew t1; lock = -
 a success is remembered for others and for another delivery:
     take t1 remember=60; end t1; lock = t1 done; claim t2 remember=60 = taken t1
     arrive t2 remember=60 slots=1 = t2 conclude t1; arrive t1 remember=60 slots=2 = t1 done t1
@@ -150,6 +158,16 @@ an early success does not count if an operator took the lock away:
 LEASES = """
 a lock is put back after the store lost everything:
     take t1 on=gpu; flush; renew t1 = put back; lock = t1 running; used = gpu 1; claim t2 = taken t1; end t1; lock = -
+a lock lasts as long as a lease that is renewed or asked for again [renew t1 = renewed | ask_again t1 = granted]:
+    wait 0; take t1; wait 500; *; wait 500; claim t2 = taken t1
+a call runs though its first was lost with more than one call clears:
+    take o1@1 o2@2 o3@3 o4@4 o5@5 o6@6 o7@7 o8@8 o9@9; take t1 skip; expire o1 o2 o3 o4 o5 o6 o7 o8 o9 t1
+    take t2 skip; lock = t2 running
+a follower of an ended lock goes on after any discovery [say other pause | reserve mails@100/m | lock = -]:
+    claim t1; peer: arrive t2 on=gpu = -; lock_ends; *; peer: look = t2 run
+a permit that the answer gives back is for the next task:
+    take t on=gpu; peer: park waits@other on=gpu; lock_ends; everywhere: take other; again = must_park
+    peer: look = waits run
 a duplicate runs when the lease of the first ends without a call:
     wait 0; take t1; arrive t2; wait 599; look = -; wait 2; look = t2 run
 a run that goes on keeps the success of its other delivery, and for as long after its end:
@@ -200,13 +218,9 @@ a revoked retry keeps no lock when its first run is lost:
     take t1; claim t1; peer: never t1; lock = t1 running; expire t1; peer: reap 1; lock = -
 a task that is revoked elsewhere during its grant keeps no lock [retry | again | return]:
     publish t1; take t1; peer: publish t2; peer: arrive t2 = -; peer: never t1; end t1 * slots=1 = t2 run
-the next one comes before followers of the outcome, when the retry of the first does not come:
+the next one comes before followers, though no retry comes [lock_ends | spoil_lock; peer: claim t9 = taken t3]:
     publish t1 keep_last; take t1; peer: publish t2; peer: arrive t2 = -
-    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; lock_ends; peer: look slots=2 = t3 run
-the next one comes before followers of the outcome, though the lock cannot be read:
-    publish t1 keep_last; take t1; peer: publish t2; peer: arrive t2 = -
-    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; spoil_lock; peer: claim t9 = taken t3
-    peer: look slots=2 = t3 run
+    peer: publish t3 keep_last; peer: arrive t3 = -; end t1 retry; *; peer: look slots=2 = t3 run
 a grant that comes to nothing leaves the lock as it was:
     publish t1; take t1; end t1 return; lock = t1 queued; peer: never t1; take t1; end t1 return; lock = -
 a revoked task that starts again waits for its retry, though an earlier lock would have ended:
@@ -341,12 +355,8 @@ the lock of the next one lasts as long after its arrival:
 a replaced task that is published again is the newest:
     take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; claim t1 replace = replaces t2
     arrive t2 on=gpu slots=1 = t2 replaced t1; end t0 slots=2 = t1 run
-a replaced task that is published again can be withdrawn:
-    take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace
-    withdraw t1; lock = -
-a replaced task that is published again can be dropped:
-    take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace
-    drop gpu t1; lock = -
+a replaced task that is published again can be taken out [withdraw t1 | drop gpu t1]:
+    take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace; *; lock = -
 a task that was next does not replace its replacement:
     publish t1 keep_last; take t1; publish t2 keep_last; publish t3 keep_last; end t1 retry
     arrive t2 slots=1 = t2 replaced t1; arrive t3 slots=1 = t3
@@ -385,6 +395,10 @@ a follower of a lost lease gets its end, as the lock outlasts the lease [done | 
 """
 
 STEERED = """
+the lock is why a duplicate waits:
+    take first; arrive second; state second = waiting for its identity lock; place second = 1
+    why second = Task first has its identity lock (which runs, since TIME): it waits for its outcome.
+    state first = held; why first = It runs, or is about to, on worker aaaaaaaa, and holds no permit.; listed = second
 the lock of a dropped task is free, and the end of the task does not touch the next one:
     arrive t0@other on=gpu; arrive t1 on=gpu; drop gpu = 1; lock = -; claim t2 = claimed; look slots=9 = t1 expired
     end t1 never

@@ -69,6 +69,11 @@ a worker that is back from an outage takes none for lost, though another one has
     take t1; peer: park t2; expire t1; peer: come_back; peer: look = -; leases = t1 a moment
 a lease that ends soon has the moment, too:
     wait 0; take t; wait 599; come_back; peer: look; wait 2; peer: look; held = t; wait 3; peer: look; held = -
+a call that was long on its way takes nothing for lost, as the store stood still and some leases ended:
+    take t1 t2 on=gpu2:2; peer: park t3 on=gpu2:2 clock=1000; expire t1; peer: look clock=800 = -
+    leases = t1 a moment, t2 long
+a return during a moment gives no other:
+    wait 0; take t1 t2 on=gpu2:2; expire t1; come_back; wait 2; expire t2; come_back; reap = -; wait 2.1; reap = t1 t2
 a moment is given once:
     take t1 t2 on=gpu2:2; end_moment; expire t2; come_back; leases = t1 over, t2 a moment
 a moment ends though no worker calls:
