@@ -247,8 +247,12 @@ class Looking:
         """Return the parked tasks, readable or not."""
         return " ".join(each.task_id for each in Steering(self.redis).parked())
 
-    def parked_by_limit(self, limit: str) -> str:
-        """Return the parked tasks that need a permit of the limit, each with what it waits for."""
+    def audited(self) -> int:
+        """Return how many changes are in the audit."""
+        return len(Steering(self.redis).audit())
+
+    def parked_by_limit(self, limit: str = "") -> str:
+        """Return the parked tasks that need a permit of the limit, in order, each with what it waits for."""
         return ", ".join(f"{each.task} {each.what}" for each in sorted(Steering(self.redis).parked_ids(limit)))
 
     def firsts(self, *buckets: str) -> str:

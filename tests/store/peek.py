@@ -405,4 +405,4 @@ def pass_over(client: Redis, bucket: str, queue: str) -> None:
 def let_come_due(client: Redis, kind: str, *names: str) -> None:
     """Let it be time for these, or for all of this kind; see `Snapshot.due`."""
     for name in names or peek(client).due(kind):
-        client.zadd(KEY["due"], {f"{kind}:{name}": 1}, xx=True)
+        client.zadd(KEY["due"], {f"{kind}:{name}": 1})

@@ -558,6 +558,11 @@ class Story(Looking):
         """Its time has passed, whatever its holder."""
         end_lock(self.redis)
 
+    def lose_lock(self) -> None:
+        """The store has it no more, and no call has noticed it."""
+        self.redis.hdel(KEY["locks"], "same")
+        self.redis.zrem(KEY["ends"], "locks:same")
+
     def lapse(self, entry: str) -> None:
         """The time of an entry of the store is over, such as ``records:t1``."""
         lapse(self.redis, entry)

@@ -195,6 +195,10 @@ a row that a call has twice ends nothing else:
 SECOND = """
 a second waits for the first though permits are free, and is in no line:
     take t on=gpu2:2; peer: park t on=gpu2:2 slots=1 = -; peer: look = -; seconds = t
+a replacement without a lock keeps none, as self.replace() leaves the task id to another task:
+    claim t@same; take t@same on=own; lock = t running; peer: ask t attempt=1048576 = must_park
+    peer: park t attempt=1048576
+    end t ignored; lock = -
 a second is dropped when the first succeeds:
     take t; peer: park t; end t slots=1 = -; seconds = -; records = -
 a second runs when the first dies:

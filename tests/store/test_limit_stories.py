@@ -209,6 +209,10 @@ a newer task comes when the bar ends:
     wait 0; take l on=left:1; take r on=right:1; park elder on=left:1+right:1; moved elder 7; end l slots=1 = -
     bars = left elder, right elder; arrive younger on=left:1 = -; due bucket = left right
     look_when_told 60000 60010 = younger
+a task that waits for its lock bars no other:
+    take l on=left; take r on=right; park elder@same on=left+right; moved elder 7; end l slots=1 = -
+    lapse locks:same; ask other@same on=own = granted; park younger on=left; end r slots=2 = younger
+    verdict elder = follow
 one with a limit of a first one takes nothing from it:
     take l on=left:1; take r on=right:1; take o on=own:1; park elder on=left:1+right:1; park other on=own:1+left:1
     bar elder left right; moved other 7; end o slots=1 = -; moves other = 8; bars = left elder, right elder
@@ -247,6 +251,14 @@ DROPPED = """
 of one key, or of all keys of a limit, only the tasks are dropped that need it:
     arrive a0 a1 a2 on=tenant[a]:1; arrive b0 b1 b2 on=tenant[b]:1; arrive t0 t1 t2 on=api:1; drop tenant/a = 2
     drop tenan = 0; drop tenant/ = 0; lines = api t1 t2, tenant/b b1 b2; drop tenant = 2; lines = api t1 t2
+one with an outcome is dropped once:
+    arrive t0 t1 on=api; drop api t1 = 1; drop api t1 = 0; audited = 1; parked_by_limit api = -
+    parked_by_limit = t1 told; state t1 = ended without running
+    why t1 = It was dropped by ana, at TIME: it ends as revoked.
+    why t1 2 = That takes a worker with a free slot that consumes queue 'q'.
+the order of all lines is known:
+    take back on=api; arrive a0 on=tenant[a]; arrive b0 b1 on=tenant[b]; arrive a1 on=tenant[a]; arrive b2 on=tenant[b]
+    send_back back pause=60; parked_by_limit = back runs, b1 runs, a1 runs, b2 runs
 one in the line of another limit is dropped, too:
     take t0 on=tenant[a]:1; arrive both on=tenant[a]:1+api:1 = -; lines = tenant/a both; drop api = 1; lines = -
 a drop survives the loss of the worker that reports it:
@@ -299,6 +311,9 @@ a dead queue is asked again once a minute, with one hint, so its turn delays no 
     wait 0; take t1; stranger: park theirs; park ours; listen; end t1; pass_over gpu q2; look slots=0; more = True
     wait 59.9; look slots=0; passed = 1:gpu q2; wait 0.2; look slots=0; passed = -; told 1 110
     pass_over gpu q2; look slots=0; more = True; wait 59.9; look slots=0; passed = 1:gpu q2; ready = q2 q
+a lane has its turn again in the same call, also at a key that the call has looked at before:
+    take t1 on=tenant[k]; stranger: park theirs on=tenant[k]; park ours on=tenant[k]; end t1; pass_over tenant/k q2
+    look slots=0; come_due limit tenant; come_due lane; look = -
 a queue that answers is offered its turn again:
     wait 0; take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours
     stranger: park theirs2; park ours2; end ours; stranger: look = theirs; stranger: end theirs; look = -; told 1 110

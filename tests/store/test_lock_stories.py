@@ -59,6 +59,9 @@ asking twice gives the same token, after a lost reply and by another call:
 a task that makes way as it could start leaves its lane, as the lock of the newer call was over for a moment:
     take h1@1 on=gpu; take h2@2 h3@3 on=gpu2:2; publish older replace; publish newer replace; park newer on=gpu2:2
     lock_ends; park older on=gpu; end h1 h2 h3 slots=1 = newer run; stored lanes = q; look = older replaced newer
+more wait to run next than can go on at once, and time alone brings a call to the rest of them:
+    publish t1 keep_last; take t1; publish t2 keep_last; arrive t2 = -; come_due lock next:same; lose_lock
+    look = t2 run
 a late end frees no other lock:
     take t1; arrive t2; lease_ends t1; look = t2 run; end t1 slots=1 = -; lock = t2 running
 one that comes again keeps its lock [retry | requeue | return]:

@@ -18,7 +18,7 @@ from celery_throttle.store.identity_locks import CLAIMED, REPLACED, TAKEN, LockS
 from celery_throttle.store.parcel import pack
 from tests.store.caller import ENDS, started
 from tests.store.cost import commands
-from tests.store.lock_caller import KEEP_LAST, PLAN, REPLACE, LockCaller, Started, end_lease, plan_of, state_of, told
+from tests.store.lock_caller import PLAN, REPLACE, LockCaller, Started, end_lease, plan_of, state_of
 from tests.store.peek import KEY, check_empty, lapse, peek
 from tests.store.steering import Steering
 
@@ -80,16 +80,6 @@ def test_more_duplicates_than_fit_in_one_reply(once: LockCaller, one: Limit, red
         assert (verdicts, firsts) == ({"conclude": 701}, {"t0": 701})
     else:
         assert (verdicts, firsts) == ({"run": 1, "follow": 700}, {"": 1, "t1": 700})
-
-
-def test_more_that_wait_to_run_next_than_can_go_on_at_once(once: LockCaller, redis: Redis) -> None:
-    """Time alone brings the next caller to the rest of them."""
-    once.start("t1", once.publish("t1", KEEP_LAST))
-    assert once.arrive("t2", once.publish("t2", KEEP_LAST)) == ()
-    redis.zadd(KEY["due"], {"lock:next:same": 1})
-    redis.hdel(KEY["locks"], "same")
-    redis.zrem(KEY["ends"], "locks:same")
-    assert told(once.look_once(1)) == [("t2", "run", "")]
 
 
 def test_only_its_holder_frees_a_lock(once: LockCaller) -> None:
@@ -169,15 +159,6 @@ def test_when_all_is_over_nothing_is_left(
             running += once.end(running.pop(0), slots=8)
     assert not running
     check_empty(peek(redis))
-
-
-def test_replacement_before_the_end_keeps_no_lock(once: LockCaller, peer: LockCaller) -> None:
-    """``self.replace()`` by a task without a lock: the same task id, a later attempt."""
-    held = once.start("t1", once.publish("t1", PLAN))
-    assert peer.ask("t1", None, attempt=1 << 20)[0] == Answer.MUST_PARK
-    peer.put("t1", None, attempt=1 << 20)
-    once.end(held, "ignored")
-    assert once.locked() is None
 
 
 def test_the_next_task_of_a_lock_comes_before_a_later_task_of_the_same_call(once: LockCaller, one: Limit) -> None:

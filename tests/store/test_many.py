@@ -135,21 +135,6 @@ def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, r
     assert worker.look_on(1) == ["ours"]
 
 
-@pytest.mark.usefixtures("clock")
-def test_a_lane_has_its_turn_again_in_the_same_call(worker: Caller, stranger: Caller, redis: Redis) -> None:
-    """Also at a key that the call has looked at before."""
-    tenant = Limit("tenant", 1, key="id")
-    held = worker.take("t1", tenant)
-    stranger.put("theirs", tenant)
-    worker.put("ours", tenant)
-    worker.release(held, slots=0)
-    pass_over(redis, "tenant\x1fk", "q2")
-    worker.look(0)
-    redis.zadd(KEY["due"], {"limit:tenant": 0})
-    let_come_due(redis, "lane")
-    assert started(worker.look()) == ()
-
-
 GPU = Limit("gpu", 2, per="host")
 
 

@@ -16,8 +16,7 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Grant
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
-from tests.store.lock_caller import plan_of
-from tests.store.peek import KEY, change, lapse, peek
+from tests.store.peek import KEY, change, peek
 from tests.store.terms_caller import TermsCaller, terms, used
 from tests.support.waiting import until
 
@@ -49,21 +48,6 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert ran == ("both",)
     assert used(redis) == {"left": 1, "right": 1}
     assert not peek(redis).hashes["overrides"], "and bars no task any more"
-
-
-def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: Redis) -> None:
-    left, right = (Limit(name, 1) for name in ("left", "right"))
-    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
-    assert sides[0]
-    assert sides[1]
-    worker.put("elder", terms(left, right).same, lock=plan_of().spec)
-    change(redis, "records", "elder", moves=7)
-    worker.end(sides[0], slots=1)  # it waits for the right side now, and bars both
-    lapse(redis, "locks:same")
-    worker.exchange(asked=[worker.arrival("other", None, lock=plan_of().spec)])
-    worker.put("younger", terms(left).same)
-    assert worker.end(sides[1], slots=2) == ("younger",)
-    assert peek(redis).records["elder"].verdict == "follow"
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
