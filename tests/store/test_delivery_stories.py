@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
 from tests.store.stories import Story, stories
 
@@ -423,5 +422,5 @@ STORIES = stories(PLACES, ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN,
 
 
 @pytest.mark.parametrize("steps", STORIES)
-def test_a_story_of_deliveries(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    Story(redis, request).tell(steps)
+def test_a_story_of_deliveries(story: Story, steps: str) -> None:
+    story.tell(steps)

@@ -13,8 +13,8 @@ from celery_throttle.store.parked_tasks import First, Oldest, read_firsts, read_
 from tests.store.cost import cost_of_reading
 from tests.store.peek import KEY, check, pass_over, peek
 from tests.store.steering import Steering
+from tests.store.stories import Story
 from tests.store.terms_caller import TermsCaller, terms
-from tests.store.test_terms import in_turns
 
 API, TENANT, OTHER = Limit("api", 2), Limit("tenant", 1, key="tenant"), Limit("tenant-2", 1)
 ONE = terms(API).same
@@ -96,18 +96,14 @@ def test_longest_wait_of_several_lanes_is_first(
     assert firsts(steering, "api") == ["longest"]
 
 
-def test_next_lane_in_turn_is_first(worker: TermsCaller, steering: Steering) -> None:
-    needs = in_turns(Limit("fair", 1, fair_by="who"))
-    held = worker.arrive("x", needs["a"])
-    for number in range(6):
-        worker.arrive(f"a{number}", needs["a"])
-    worker.arrive("b0", needs["b"])
-    assert held
+def test_next_lane_in_turn_is_first(story: Story) -> None:
+    story.tell("take x on=fair~a; park a0 a1 a2 a3 a4 a5 on=fair~a; park b0 on=fair~b")
+    runs = "x"
     for _ in range(7):
-        (first,) = firsts(steering, "fair")
-        (held,) = worker.release(held, slots=1).grants  # type: ignore[assignment]
-        assert held.task == first
-    assert firsts(steering, "fair") == [None]
+        first = story.firsts("fair")
+        story.tell(f"end {runs} slots=1 = {first}")
+        runs = first
+    assert story.firsts("fair") == "None"
 
 
 def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, steering: Steering, redis: Redis) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
 from tests.store.stories import Story, stories
 
@@ -570,5 +569,5 @@ STORIES = stories(
 
 
 @pytest.mark.parametrize("steps", STORIES)
-def test_a_story_of_limits(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    Story(redis, request).tell(steps)
+def test_a_story_of_limits(story: Story, steps: str) -> None:
+    story.tell(steps)

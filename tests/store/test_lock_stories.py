@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
 from tests.store.stories import Story, stories
 
@@ -433,5 +432,5 @@ STORIES = stories(PUBLISHING, GATE, HOW_LONG, LEASES, AWAITED, LINES, NEWEST, TO
 
 
 @pytest.mark.parametrize("steps", STORIES)
-def test_a_story_of_locks(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    Story(redis, request, "same").tell(steps)
+def test_a_story_of_locks(lock_story: Story, steps: str) -> None:
+    lock_story.tell(steps)

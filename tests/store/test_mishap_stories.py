@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
 from tests.store.stories import Story, stories
 
@@ -180,10 +179,10 @@ a lock of a task that was never delivered ends after an outage:
 
 
 @pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, EMPTIED, WORKERS, FULL, MUTE))
-def test_a_story_of_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    Story(redis, request).tell(steps)
+def test_a_story_of_mishaps(story: Story, steps: str) -> None:
+    story.tell(steps)
 
 
 @pytest.mark.parametrize("steps", stories(LOCKS))
-def test_a_story_of_locks_in_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    Story(redis, request, "same").tell(steps)
+def test_a_story_of_locks_in_mishaps(lock_story: Story, steps: str) -> None:
+    lock_story.tell(steps)

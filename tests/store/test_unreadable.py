@@ -28,11 +28,6 @@ TAKE_AND_PARK = f"take t1 on={FAIR}; park t2 on={FAIR}"
 PARK_AND_END = f"park t3 on={FAIR}; end t1 slots=1 = t2; withdraw t3; look slots=0"
 
 
-@pytest.fixture
-def story(redis: Redis, request: pytest.FixtureRequest) -> Story:
-    return Story(redis, request)
-
-
 def dropped(redis: Redis) -> set[tuple[str, str]]:
     """Return key and field of each dropped entry."""
     return {(each.key, each.field) for each in Steering(redis).aside() if not each.task_id}
@@ -230,13 +225,12 @@ PARTS = [7, -1, "x", None, [], [1], {"0": 7}, {"x": {"y": 1}}, {"0": {"y": "z"}}
 
 
 @pytest.mark.parametrize("value", PARTS)
-def test_outcomes_that_are_awaited(redis: Redis, request: pytest.FixtureRequest, value: object) -> None:
-    story = Story(redis, request, "same")
-    story.tell(
+def test_outcomes_that_are_awaited(lock_story: Story, value: object) -> None:
+    lock_story.tell(
         "take t1 remember=60; publish t2 remember=60 awaited; end t1; publish t3 remember=60 awaited; awaited = t1"
     )
-    change(redis, "records", "t1", awaited=value)
-    story.tell("publish t4 remember=60 awaited; give_up t4 t1; look")
+    change(lock_story.redis, "records", "t1", awaited=value)
+    lock_story.tell("publish t4 remember=60 awaited; give_up t4 t1; look")
 
 
 @pytest.mark.parametrize("value", PARTS)
