@@ -79,8 +79,8 @@ def run(app: Any) -> Run:
 
 
 @pytest.fixture
-def desk(redis: Redis, app: Any, run: Run) -> DeskStory:
-    return DeskStory(redis, app, run)
+def desk(redis: Redis, request: pytest.FixtureRequest, app: Any, run: Run) -> DeskStory:
+    return DeskStory(redis, request, app, run)
 
 
 @pytest.fixture(params=["is away", "never answers"])

@@ -12,8 +12,8 @@ from redis import Redis
 from celery_throttle import ThrottleControl
 from celery_throttle.control.metrics import measured
 from tests.store.caller import started
-from tests.store.gate_story import GateStory
 from tests.store.peek import KEY, peek
+from tests.store.stories import Story
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +42,11 @@ def all_started(worker: Caller) -> int:
             return count
 
 
-class DeskStory(GateStory):
+class DeskStory(Story):
     """A story of the gate with an operator. In each text ``;`` is shown as ``,``, and a changing time as ``TIME``."""
 
-    def __init__(self, redis: Redis, app: Any, run: Callable[..., Ended]) -> None:
-        super().__init__(redis, lambda: pytest.fail("no time passes"))
+    def __init__(self, redis: Redis, request: pytest.FixtureRequest, app: Any, run: Callable[..., Ended]) -> None:
+        super().__init__(redis, request)
         self.control, self._app, self._command = ThrottleControl(app), app, run
 
     def _limit(self, name: str) -> LimitControl:

@@ -68,13 +68,13 @@ an unreadable record does not start:
 
 ENDS = """
 the end of a rate that the code has not:
-    permits gpu 3; change gpu override rate=1/d; park a b c d e f g h i on=gpu:3; starts = 1
+    deploy gpu:3; change gpu override rate=1/d; park a b c d e f g h i on=gpu:3; starts = 1
     forecast gpu after=reset = 2, 6 full gpu; change gpu reset; starts = 2
 the end of a hold:
     take t on=gpu:2; send_back t pause=60; park a b c on=gpu:2; forecast gpu after=release-hold = 2, 2 full gpu
     change gpu release_hold; starts = 2
 the end of one of two changes:
-    permits gpu 2; change gpu override 1; change gpu pause; park a b c on=gpu:2
+    deploy gpu:2; change gpu override 1; change gpu pause; park a b c on=gpu:2
     forecast gpu after=reset = 0, 3 paused gpu; forecast gpu after=resume = 1, 2 full gpu
 """
 

@@ -100,7 +100,7 @@ def test_show_lists_holders_and_parked_tasks(
         ["2", "four", "call", "api", *came[1], "q"],
     ]
     out = run("show", "api", "--most", "1").out
-    assert out.count("These are the first 1: a larger --most shows more, if there are any.") == 3, "of each table"
+    assert out.count("These are the first 1; there may be more: see --most.") == 3, "of each table"
     assert ("three" in out, "four" in out) == (True, False)
 
 

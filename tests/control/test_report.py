@@ -33,12 +33,12 @@ HOUR = 3600.0
 
 OVERRIDES = """
 a pause is an alarm once a task has waited for too long:
-    permits gpu 1; change gpu pause; report = paused gpu; park t1 age=60; report = paused gpu; park t2 age=3600
+    deploy gpu:1; change gpu pause; report = paused gpu; park t1 age=60; report = paused gpu; park t2 age=3600
     report = PAUSED gpu; report patience=7200 = paused gpu; change gpu resume; look slots=9; report = -
 a limit that is not enforced is a remark:
-    permits gpu 1; change gpu disable; report = disabled gpu; change gpu enable; report = -
+    deploy gpu:1; change gpu disable; report = disabled gpu; change gpu enable; report = -
 a limit that is not enforced is an alarm if more run than the code allows:
-    permits gpu 2; change gpu disable; take a b c on=gpu:2; report = DISABLED gpu
+    deploy gpu:2; change gpu disable; take a b c on=gpu:2; report = DISABLED gpu
     what = Limit gpu is not enforced: 3 run of gpu, the code allows 2.; advice = celery -A proj throttle enable gpu
 a pause of all keys is reported once, and that of one key beside it:
     park a on=tenant[a]:1 age=3600; park b on=tenant[b]:1 age=3601; change tenant pause; report = PAUSED tenant
@@ -52,7 +52,7 @@ fewer permits are an alarm if a task waits:
     park t2 on=gpu:2 age=3600; report = OVERRIDDEN gpu; advice = celery -A proj throttle reset gpu
     what = Limit gpu has 1 instead of 2: 1 task waits, the first for 1h 0m.
 more permits than the code has are no alarm:
-    permits gpu 2; change gpu override 3; take a b c on=gpu:2; park waits on=gpu:2 age=3600
+    deploy gpu:2; change gpu override 3; take a b c on=gpu:2; park waits on=gpu:2 age=3600
     report = overridden gpu, full gpu
 a slower rate is an alarm that names its author:
     take a on=mail@60/h; park b c on=mail@60/h age=3600; change mail override rate=1/h by=ana why=incident

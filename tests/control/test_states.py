@@ -42,7 +42,7 @@ def test_status_lists_limits_then_their_keys(control: ThrottleControl, run: Run,
     lines = run("status", "--keys").lines[5:]
     assert lines == ["LIMIT           HELD  PARKED  STATE", "tenant[acme]  1 of 1       0  full"]
     lines = run("status", "--most", "2").lines
-    assert (len(lines), lines[-1]) == (4, "These are the first 2: a larger --most shows more, if there are any.")
+    assert (len(lines), lines[-1]) == (4, "These are the first 2; there may be more: see --most.")
     for key in ("acme", "zeta"):
         worker.arrive(f"{key} waits", of(key))
     worker.put("waits, too", of("zeta"))

@@ -154,7 +154,7 @@ class Caller:
         self.last = Rows()
         self.declared: dict[str, str] = {}
         self._nonces = itertools.count(1)
-        self._parcels: dict[str, Delivery] = {}
+        self.parcels: dict[str, Delivery] = {}
 
     def nonce(self) -> str:
         return f"{self.name}:{next(self._nonces):x}"
@@ -215,7 +215,7 @@ class Caller:
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
         nonce = self.nonce()
-        self._parcels[task] = Delivery(task, attempt, nonce)
+        self.parcels[task] = Delivery(task, attempt, nonce)
         return Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
 
     def _bound(self, what: What) -> Needs:
@@ -224,7 +224,7 @@ class Caller:
 
     def parcelled(self, *tasks: str) -> list[Delivery]:
         """The deliveries of these that were to be set aside last."""
-        return [self._parcels[task] for task in tasks]
+        return [self.parcels[task] for task in tasks]
 
     def know(self, what: What) -> None:
         """Declare a limit that is not declared yet; an earlier declaration holds."""
@@ -262,7 +262,7 @@ class Caller:
 
     def saved(self, *tasks: str) -> list[int]:
         """Return the records of these tasks in the store."""
-        asked = [self._parcels.get(task, Delivery(task, 0, "")) for task in tasks]
+        asked = [self.parcels.get(task, Delivery(task, 0, "")) for task in tasks]
         return cast("list[int]", execute(self.client, self.store.saved(asked)))
 
     def look(self, slots: int = 1) -> Heard:

@@ -15,6 +15,7 @@ from tests.store.hints import Hints
 from tests.store.lock_caller import LockCaller
 from tests.store.peek import check, peek
 from tests.store.steering import Steering
+from tests.store.stories import Story
 from tests.store.terms_caller import TermsCaller
 
 
@@ -46,6 +47,18 @@ def stranger(redis: Redis) -> TermsCaller:
 def once(redis: Redis) -> LockCaller:
     """A worker and publisher of tasks that run once."""
     return LockCaller(redis, "dddddddd", "q")
+
+
+@pytest.fixture
+def story(redis: Redis, request: pytest.FixtureRequest) -> Story:
+    """A story that is to be told, in which each task takes the only permit of a limit."""
+    return Story(redis, request)
+
+
+@pytest.fixture
+def lock_story(redis: Redis, request: pytest.FixtureRequest) -> Story:
+    """A story that is to be told, in which all tasks have the same identity."""
+    return Story(redis, request, "same")
 
 
 @pytest.fixture

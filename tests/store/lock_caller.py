@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import NamedTuple, cast
 
@@ -9,11 +10,11 @@ from redis import Redis
 
 from celery_throttle.core.dedup import Dedup, LockPlan, LockUntil, OnConflict, fenced
 from celery_throttle.core.facts import Facts
-from celery_throttle.store.exchange import Arrival, DeliveryChange
+from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply
 from celery_throttle.store.identity_locks import TAKEN, Claimed, Locked, read_claimed, read_locked
 from celery_throttle.store.scripts import execute
-from tests.store.caller import Caller, What, ended, held_by
+from tests.store.caller import Caller, What, held_by
 from tests.store.peek import KEY, peek
 
 
@@ -30,8 +31,6 @@ def plan_of(
 
 
 PLAN = plan_of()
-RAISE = plan_of(on_conflict="raise")
-SKIP = plan_of(on_conflict="skip")
 REPLACE = plan_of(on_conflict="replace")
 KEEP_LAST = plan_of(on_conflict="keep_last")
 
@@ -45,10 +44,11 @@ class Started(NamedTuple):
     token: int
 
     @classmethod
-    def of(cls, grant: Grant) -> Started:
-        lock = grant.lock
-        assert lock
-        return cls(grant, lock.verdict, lock.first, lock.fencing_token)
+    def of(cls, run: Arrival | Grant) -> Started:
+        if isinstance(run, Arrival):
+            return cls(run, "run", "", int(json.loads(run.lock).get("fence", 0)) if run.lock else 0)
+        lock = run.lock
+        return cls(run, lock.verdict, lock.first, lock.fencing_token) if lock else cls(run, "run", "", 0)
 
     @property
     def task(self) -> str:
@@ -85,10 +85,7 @@ class LockCaller(Caller):
         """Arrive at the gate; return the answer, the claim of this task, and the other tasks that were started."""
         arrival = self.arrival(task, what, attempt=attempt, lock=plan.spec)
         reply = self.exchange(slots, asked=[arrival])
-        token = reply.asked[0]
-        if token > max(Answer):
-            arrival = arrival._replace(lock=fenced(plan.spec, token)[0])
-        return token, Started(arrival, "run", "", token), started_of(reply)
+        return reply.asked[0], Started.of(granted(arrival, reply.asked[0])), started_of(reply)
 
     def start(self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0) -> Started:
         """Arrive, and start at once."""
@@ -117,11 +114,6 @@ class LockCaller(Caller):
         """Give back permit and lock; return the tasks that are started in the slots."""
         return started_of(self.release(started.run, how, slots=slots))
 
-    def end_as(self, task: str, nonce: str) -> None:
-        """Report the success of a run, from any worker."""
-        row = ended(Arrival(task, "", nonce=nonce))
-        self.exchange(ended=[DeliveryChange("ended", task, 0, nonce, row.facts)])
-
     def look_once(self, slots: int = 1) -> tuple[Started, ...]:
         return started_of(self.look(slots))
 
@@ -144,6 +136,15 @@ class LockCaller(Caller):
 
     def locked(self, identity: str = "same") -> Locked | None:
         return read_locked(execute(self.client, self.store.locked(identity)))
+
+
+def granted(arrival: Arrival, answer: int) -> Arrival:
+    """Return the run of a task that asked, with the token in the answer."""
+    return arrival._replace(lock=fenced(arrival.lock, answer)[0]) if answer > max(Answer) else arrival
+
+
+def token_of(run: Arrival | Grant) -> int:
+    return Started.of(run).token
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:

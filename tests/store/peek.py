@@ -339,10 +339,10 @@ def _for_good(name: str, packed: bytes) -> bool:
 
 
 def check_empty(store: Snapshot) -> None:
-    """Only the limits, the counters and the list of workers stay."""
+    """Only the limits, the counters, the list of workers and the audit stay."""
     left = {name for name, content in (store.hashes | store.sets).items() if content}
-    assert left <= {"limits", "meta", "workers", "ends"}
-    assert all(member.startswith("workers:") for member in store.sets["ends"])
+    assert left <= {"limits", "meta", "workers", "audit", "ends"}
+    assert all(member.startswith(("workers:", "meta:")) for member in store.sets["ends"])
 
 
 def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
@@ -405,4 +405,4 @@ def pass_over(client: Redis, bucket: str, queue: str) -> None:
 def let_come_due(client: Redis, kind: str, *names: str) -> None:
     """Let it be time for these, or for all of this kind; see `Snapshot.due`."""
     for name in names or peek(client).due(kind):
-        client.zadd(KEY["due"], {f"{kind}:{name}": 1}, xx=True)
+        client.zadd(KEY["due"], {f"{kind}:{name}": 1})

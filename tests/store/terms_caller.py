@@ -14,9 +14,9 @@ from celery_throttle.core.policy import Needs, Policy
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.caller import Asked, Caller, started
-from tests.store.peek import KEY, peek
+from tests.store.peek import peek
 
-__all__ = ["TermsCaller", "lines", "nothing_left", "started", "terms", "used"]
+__all__ = ["TermsCaller", "lines", "started", "terms", "used"]
 
 
 class KnownTerms(Policy):
@@ -59,9 +59,3 @@ def lines(client: Redis) -> dict[str, list[str]]:
     for task, record in sorted(store.parked.items(), key=lambda item: item[1].ticket):
         found.setdefault(store.line_of(record).replace("\x1f", "/"), []).append(task)
     return found
-
-
-def nothing_left(client: Redis) -> bool:
-    """Whether all that the tasks had is gone."""
-    names = ("used", "waiting", "sums", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "oldest")
-    return not client.exists(*(KEY[name] for name in names)) and client.hlen(KEY["limits"]) > 0

@@ -1,6 +1,8 @@
-"""The audit trail of changes at run time, written by the scripts that make the changes."""
+"""Changes at run time: the audit trail, written by the scripts that make them, and two overrides of one limit."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from redis import Redis
@@ -10,6 +12,7 @@ from tests.store.caller import Caller
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, peek
 from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, terms
 
 API = Limit("api", 8)
 
@@ -117,3 +120,53 @@ def test_a_request_changes_several_buckets(steering: Steering) -> None:
 def test_repeated_pause_is_made_each_time(steering: Steering) -> None:
     assert [steering.say(API, "pause") for _ in range(2)] == [1, 1]
     assert len(steering.audit()) == 2
+
+
+# -- permits and rate --------------------------------------------------------------------------------------------------
+
+
+def rates(*rates: str, burst: int = 1) -> str:
+    """Return the arguments of control.lua for an override of the rates."""
+    limit = Limit("any", rate=list(rates), burst=burst)
+    return json.dumps({"rates": [[rate.count, rate.period, each] for rate, each in limit.rates]})
+
+
+def test_permits_and_rate_are_overridden_each_for_itself(worker: TermsCaller, steering: Steering) -> None:
+    api = Limit("api", 2, rate="1/h")
+    worker.know(terms(api).same)
+    steering.say(api, "override", 5, by="ana")
+    steering.say(api, "override", rates("2/h"), by="bob")
+    stands = steering.stands(api)
+    assert stands.override
+    assert stands.rate_override
+    assert (stands.override.by, stands.override.permits, stands.override.rates) == ("ana", 5, ())
+    assert (stands.rate_override.by, stands.rate_override.permits) == ("bob", None)
+    assert [str(each) for each in stands.rate_override.rates] == ["2/h"]
+    assert (stands.in_force, [str(each) for each in stands.rates_in_force]) == (5, ["2/h"])
+    assert steering.unsay(api, "override") == 1
+    stands = steering.stands(api)
+    assert (stands.in_force, stands.override, stands.rate_override) == (2, None, None)
+    assert [str(each) for each in stands.rates_in_force] == ["1/h"]
+    assert steering.unsay(api, "override") == 0
+
+
+def test_both_at_once_are_one_change(worker: TermsCaller, steering: Steering) -> None:
+    api = Limit("api", 2, rate="1/h")
+    worker.know(terms(api).same)
+    both = {"permits": 3, **json.loads(rates("2/h", burst=4))}
+    steering.say(api, "override", json.dumps(both), why="both")
+    steering.unsay(api, "override")
+    ended, made = steering.audit()
+    assert (made.action, made.permits_before, made.permits_after) == ("override", 2, 3)
+    assert ([str(each) for each in made.rates_before], [str(each) for each in made.rates_after]) == (
+        ["1/h"],
+        ["2/h (burst 4)"],
+    )
+    assert made.after
+    assert (made.after.permits, [str(each) for each in made.after.rates], made.after.why) == (
+        3,
+        ["2/h (burst 4)"],
+        "both",
+    )
+    assert (made.before, ended.before, ended.after) == (None, made.after, None)
+    assert ended.what == "reset api, 3 -> 2 permits, rate 2/h (burst 4) -> 1/h"

@@ -1,11 +1,13 @@
-"""Saying how many permits a limit has."""
+"""Declared limits, and a store that was away or emptied: what no story has, such as births and many workers."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from redis import Redis
 
+from celery_throttle.core.dedup import LockUntil
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange_reply import Answer
@@ -14,7 +16,8 @@ from tests.primitives.faults import StoreClock
 from tests.store.caller import Caller, Rows, ended
 from tests.store.cost import commands
 from tests.store.hints import Hints
-from tests.store.peek import KEY, lapse, peek
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import KEY, be_away, lapse, peek
 from tests.store.terms_caller import terms
 
 
@@ -140,3 +143,50 @@ def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
     arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
     assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)
     worker.take("t", one)
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+MOMENT_MS = 4000
+
+
+def test_call_of_one_of_many_workers_proves_a_lost_lease(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Also one that is not among the first that a script reads."""
+    worker.take("t1", one)
+    peer.put("t2", one)
+    be_away(redis)
+    names = [f"old{number}" for number in range(300)]
+    redis.hset(KEY["workers"], mapping=dict.fromkeys(names, '{"number":1,"since":1}'))
+    redis.zadd(KEY["ends"], {f"workers:{name}": 9e12 for name in names})
+    _, first = redis.hscan(KEY["workers"], 0, count=100)
+    called = next(name for name in names if name.encode() not in first)
+    redis.hset(KEY["workers"], called, f'{{"number":1,"since":{peek(redis).now}}}')
+    assert [grant.task for grant in peer.look().grants] == ["t2"]
+
+
+def test_new_worker_takes_none_for_lost_after_an_outage_as_long_as_a_short_lease(
+    redis: Redis, one: Limit, clock: StoreClock
+) -> None:
+    """The store was away for longer than the lease, and for less than any worker is silent otherwise."""
+    worker, new = (Caller(redis, name, "q", lease=3.0) for name in ("aaaaaaaa", "cccccccc"))
+    worker.take("t", one)
+    clock.move(3_500_000)
+    assert new.look().reclaimed == ()
+    clock.move((MOMENT_MS + 1) * 1000)
+    assert [each.task for each in new.look().reclaimed] == ["t"]
+
+
+# -- identity locks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lock_until", ["finished", "started"])
+def test_a_lock_that_ends_soon_outlives_the_moment(once: LockCaller, redis: Redis, lock_until: LockUntil) -> None:
+    once.start("first", plan_of(lock_until=lock_until))
+    be_away(redis)
+    redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
+    once.come_back()
+    store = peek(redis)
+    assert store.lock_ends() > store.leases["first"] > store.now

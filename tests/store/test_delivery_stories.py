@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
-from tests.store.gate_story import GateStory
-from tests.store.stories import stories
+from tests.store.stories import Story, stories
+
+#: Where tasks stand in line: by the time at which they came to their worker, not by that of its call.
+PLACES = """
+parked tasks wait in the order given, whatever their ids:
+    take t; gather; park t9 t8 t10 t2 t1 t7; send = parked parked parked parked parked parked
+    lines = gpu t9 t8 t10 t2 t1 t7
+the first is first though its call came later, as a worker that has to ask reports how long ago each came:
+    take t; peer: park t2 t4; gather; park t1 age=60; park t3; park t0 age=61; send; lines = gpu t0 t1 t2 t4 t3
+the first is first though its call was 50 ms on its way:
+    wait 0; take held; look slots=0 clock=100; park t1 age=0.002 clock=99.95; park t2 age=0.03 clock=100
+    end held slots=1 = t1
+older tasks of a slower call are before newer ones, which need no slot after an outage and come by a faster call:
+    wait 0; take t; gather; park t2 age=0.01; park t4 age=0.005; send clock=10; wait 0.03
+    gather; park t1 age=0.025; park t3 age=0.018; send clock=10.01; lines = gpu t1 t2 t3 t4
+a later task of one worker stands later, though its first calls were late and the last one is not:
+    wait 0; take t; look slots=0 clock=100; gather; park t1 t2; send clock=100.001
+    gather; park t0 age=0.1; park t3 age=0.04; send clock=100.052; park t4 age=0.03 clock=100.053
+    lines = gpu t0 t1 t2 t3 t4
+a clock that was set is believed, of the store or of the worker, and the usual delay does not apply then:
+    take held; look slots=0 clock=5000; peer: park t1 clock=100; park t2 clock=1000; end held slots=1 = t1
+a clock that is set back changes no order:
+    take t; park t1; ahead ticket 50000000000000; park t2 t5 t4 t3; lines = gpu t1 t2 t5 t4 t3
+"""
 
 ADMITTED = """
 as many are granted as there are permits, also to one call:
@@ -27,18 +48,16 @@ limits with similar names are different:
     take t1; park t2; take t3 on=gpu2:2; end t1 slots=2 = t2; take t4 on=gpu2:2
 a redelivery after the lease ended runs:
     take t; expire t; peer: take t; runs_of t = peer; used = gpu 1
-a full limit does not hold up another:
-    take t1; park t2; ask t3 = must_park; ask t4 on=gpu2:2 = granted
 a free permit is taken by the oldest, not by the one just parked:
     take t1; peer: park t2; end t1; park t3 slots=1 = t2
 a second delivery keeps the place in line:
-    take t; park t1; park t2; park t1; line = t1 t2
+    take t; park t1; park t2; park t1; lines = gpu t1 t2
 a newer attempt takes the place of the older, not the other way round:
-    take t; park t1; park t2; park t1 attempt=1; park t1; line = t1 t2; messages = t1#1 t2#0
+    take t; park t1; park t2; park t1 attempt=1; park t1; lines = gpu t1 t2; messages = t1#1 t2#0
 a newer attempt waits for its own permits:
     take t; park t1; park t1 attempt=1 on=gpu2:2 slots=1 = t1#1
 a withdrawn task leaves the others in their order, and only its first caller is responsible for it:
-    take t; park t1; park t2; park t3; stranger: withdraw t2 unknown = t2#0; line = t1 t3; peer: withdraw t2 = -
+    take t; park t1; park t2; park t3; stranger: withdraw t2 unknown = t2#0; lines = gpu t1 t3; peer: withdraw t2 = -
 a running task is not withdrawn:
     park t slots=1 = t; withdraw t = -; held = t; messages = t#0
 a second delivery is withdrawn from beside a run:
@@ -86,7 +105,7 @@ a start of another delivery does not drop the message:
 a late start does not drop the message of a parked task:
     park t slots=1 = t; expire t; reap; began t; messages = t#0
 a lowered limit drains:
-    take t1 on=gpu2:2; take t2 on=gpu2:2; park t3 on=gpu2:2; permits gpu2 1; end t1 slots=1 = -; held = t2
+    take t1 on=gpu2:2; take t2 on=gpu2:2; park t3 on=gpu2:2; deploy gpu2:1; end t1 slots=1 = -; held = t2
     end t2 slots=1 = t3
 a holder whose lease is over is cleared, and others stay:
     take t1 on=gpu2:2; take t2 on=gpu2:2; expire t1; reap = t1; held = t2
@@ -107,11 +126,16 @@ a renewed lease begins again:
     take t; expire t; renew t = renewed; reap = -
 a holder puts itself back after lost data, before its limit is declared:
     take t1 on=gpu2:2; peer: take t2 on=gpu2:2; flush; renew t1 = put back; peer: renew t2 = put back
-    renew t1 = renewed; used = gpu2 2; permits gpu2 2; end t1; held = t2
+    renew t1 = renewed; used = gpu2 2; deploy gpu2:2; end t1; held = t2
 a full limit takes no holder back:
-    take t1; flush; peer: permits gpu 1; peer: take t2; renew t1 = lost; held = t2
+    take t1; flush; peer: deploy gpu:1; peer: take t2; renew t1 = lost; held = t2
 a run whose task went back in line takes it out again:
-    park t; look = t; expire t; reap; line = t; renew t = put back; held = t; parked = -; end t; records = -
+    park t; look = t; expire t; reap; lines = gpu t; renew t = put back; held = t; parked = -; end t; records = -
+each of several has its own answer:
+    take t1 on=gpu2:2; peer: take t2 on=gpu2:2; lost_run t2; renew t1 t2 t1 = renewed, lost, renewed; renew = -
+callers that wait outside of tasks are kept, and one whose process is gone leaves the line with nothing to report:
+    wait 0; take t; park w1 w2 outside wait_ms=50; keep w1 unknown = 1 0; wait 0.06; look = -; parked = w1
+    wait 599; look = -; parked = w1
 a run whose task runs elsewhere by now is lost, though another permit is free:
     park t on=gpu2:2 slots=1 = t; expire t; peer: look = t; renew t = lost; runs_of t = peer
 a retry in line is not lost with the run before it:
@@ -150,13 +174,30 @@ a newer call after a sign-off takes effect, and a sign-off may be repeated:
     take t; leave; leave; end t; records = -
 an end that is reported twice frees one permit:
     take t1 t2 on=gpu2:2; end t1; again; used = gpu2 1
+an error is counted once:
+    errors 2; again; peer: errors 1; look; meta errors = 3
+the next call repeats what was not read, as a full store refused a call whose copy was on its way:
+    take t; park t1 t2; gather; end t; withdraw t2; send slots=1 = t1; look unread=1 = t1; withdrawn = t2#0; end t1
+    records = -
+a call that was read is not repeated:
+    park t1; look = t1; look unread=0 = -; end t1
+grants that were not read take the slots of the next call:
+    take h1 h2 on=two:2; park t1 t2 on=two:2; end h1 h2; look = t1; look unread=1 = t1; look = t2
+a copy of a call that comes after the sign-off does nothing:
+    park t; leave; peer: look = t; peer: end t; copy; records = -
+a holder that asks again has a whole lease:
+    wait 0; take t; wait 500; ask_again t = granted; wait 500; reap = -; held = t
 a row that a call has twice ends nothing else:
-    take t1; park t2; end_twice t1; parked = t2
+    take t1; park t2; end t1 t1; parked = t2
 """
 
 SECOND = """
 a second waits for the first though permits are free, and is in no line:
     take t on=gpu2:2; peer: park t on=gpu2:2 slots=1 = -; peer: look = -; seconds = t
+a replacement without a lock keeps none, as self.replace() leaves the task id to another task:
+    claim t@same; take t@same on=own; lock = t running; peer: ask t attempt=1048576 = must_park
+    peer: park t attempt=1048576
+    end t ignored; lock = -
 a second is dropped when the first succeeds:
     take t; peer: park t; end t slots=1 = -; seconds = -; records = -
 a second runs when the first dies:
@@ -180,7 +221,7 @@ a newer second has the turn of the one before it:
     take t on=api:1~a; peer: park t on=api:1~a; park a1 on=api:1~a; peer: park t attempt=1 on=api:1~a
     park b on=api:1~b; end t again slots=1 = t#1
 a second may wait for as long as any other:
-    wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due = t; wait 499; look slots=0
+    wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due task = t; wait 499; look slots=0
     parked = other t; wait 2; look = t expired
 a second waits on while the first goes back in line, and is dropped in the end:
     park t slots=1 = t; peer: park t; end t requeue slots=1 = t; seconds = t; end t; records = -
@@ -189,16 +230,16 @@ a second waits on while the first goes back in line, and is dropped in the end:
 #: A task that another worker runs as well, after the lease of its first run was lost.
 OVER = """
 a task that is back in line is dropped when its lost run succeeds:
-    park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; nothing
+    park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; empty
 the run beside a success is the last, however it ends [done | failed | ignored | again | requeue]:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; used = gpu 1; peer: end t * slots=1 = -
-    nothing
+    empty
 the run beside a success is the last, also if it is to be retried:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; peer: end t retry slots=1 = -
     peer: ask t attempt=1 = has_run
 a run beside a success does not come back after a lost lease:
     park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; look = -; used = -; peer: end t
-    nothing
+    empty
 a redelivery after two lost leases is dropped, though neither run was parked before:
     take t; peer: lose t; peer: take t; end t; lose t; ask t = has_run
 a run beside a success does not go back after a slow down:
@@ -227,10 +268,8 @@ its retry is another attempt, which runs:
 a retry is on record though its first attempt comes again:
     park t attempt=1; peer: look = t#1; peer: end t; peer: park t = -; peer: park t attempt=1 = has_run; parked = t
     messages = t#0
-a run is forgotten when the worker that parked it calls again, as that has acknowledged the message:
-    park t; peer: look = t; peer: end t; finished = 0 t; look; finished = -; peer: take t
-a run is forgotten when the worker that parked it signs off:
-    park t; peer: look = t; peer: end t; finished = 0 t; leave; finished = -
+a run is forgotten when the worker that parked it has acknowledged the message [look | leave]:
+    park t; peer: look = t; peer: end t; finished = 0 t; *; finished = -; peer: take t
 a run is forgotten after a day:
     wait 0; park t; peer: look = t; peer: end t; wait 86300; peer: reap; finished = 0 t; wait 200; peer: reap
     finished = -
@@ -271,29 +310,30 @@ an attempt with a retry does not come again, though it could not be acknowledged
     take first; park t; peer: park t attempt=1; unacked t; finished = 0 t; unacked_of t = -
 an attempt with a retry is kept by the broker:
     take first; park t unacked; peer: park t attempt=1 unacked; finished = 0 t; unacked_of t = peer; acked t
-    finished = -
+    finished = -; unacked_of t = peer
 an attempt with a retry was acknowledged before:
     take first; park t; park t attempt=1; finished = -
 an attempt with a retry beside a run is kept by the broker:
     take t; park t unacked; peer: park t attempt=1 unacked; finished = 0 t; end t retry slots=1 = t#1; end t
     peer: ask t = has_run; peer: ask t attempt=1 = has_run
+an unacknowledged task run by its own worker is on record, after a call that a full store refused:
+    park t slots=1 = t; fill; refused park u; make_room; gather; unacked t; end t; send; finished = 0 t
+    peer: park t = has_run
+a task that was sent back twice by a refused call, whose copy came late, runs once:
+    take t; send_back t; peer: look = t; peer: end t; gather; unacked t; send_back t; send slots=1 = -; records = -
+two deliveries beside a late run cover only themselves:
+    peer: park t; look = t; park t; end t return; lost_run t; renew t = put back; end t; look slots=0; park t = has_run
 only tasks that the last call parked are acknowledged:
     park t; peer: withdraw t; peer: take t; peer: end t at_broker; park t = has_run; finished = 0 t
-the first parking covers no other delivery, which asks:
-    take first; park t; peer: ask t = parked; end first slots=1 = t; end t; look slots=0; park t = has_run
-    look slots=0; finished = 0 t; peer: look slots=0; finished = -
-the first parking covers no other delivery, which is parked:
-    take first; park t; peer: park t; end first slots=1 = t; end t; look slots=0; park t = has_run
+the first parking covers no other delivery [peer: ask t = parked | peer: park t = -]:
+    take first; park t; *; end first slots=1 = t; end t; look slots=0; park t = has_run
     look slots=0; finished = 0 t; peer: look slots=0; finished = -
 a delivery beside a run covers no other delivery:
     take t; park t; peer: park t; end t again slots=1 = t; end t; look slots=0; park t = has_run
 a retry beside a run covers no other delivery of the attempt before it:
     take t; park t attempt=1; peer: park t; end t retry slots=1 = t#1; end t; look slots=0; park t = has_run
-a delivery of a finished task is on record for a call, when it asks:
-    park t; peer: look = t; peer: end t; peer: ask t = has_run; look slots=0; park t = has_run
-    look slots=0; peer: look slots=0; finished = -
-a delivery of a finished task is on record for a call, when it is parked:
-    park t; peer: look = t; peer: end t; peer: park t = has_run; look slots=0; park t = has_run
+a delivery of a finished task is on record for a call [peer: ask t = has_run | peer: park t = has_run]:
+    park t; peer: look = t; peer: end t; *; look slots=0; park t = has_run
     look slots=0; peer: look slots=0; finished = -
 """
 
@@ -302,27 +342,26 @@ KEPT = """
 it is known whenever it runs, for any number of calls since:
     park t unacked; look slots=0; peer: look = t; peer: end t; finished = 0 t; peer: ask t = has_run
     peer: park t = has_run
-one that is acknowledged before it runs leaves no trace:
-    park t unacked; acked t; peer: look = t; peer: end t; finished = -
-one that is acknowledged while it runs leaves no trace:
-    park t unacked; peer: look = t; acked t; peer: end t; finished = -; peer: take t
-one that is acknowledged after it ran leaves no trace:
-    park t unacked; peer: look = t; peer: end t; acked t; finished = -; peer: take t
+one that is acknowledged before its run leaves no trace:
+    park t unacked; acked t; peer: look = t; peer: end t; finished = -; peer: take t
+one that is acknowledged later leaves no trace [acked t; peer: end t | peer: end t; acked t]:
+    park t unacked; peer: look = t; *; finished = -; peer: take t
 one that is delivered again is known until both are acknowledged:
     park t unacked; peer: park t unacked; peer: look = t; peer: end t; acked t; peer: saved t = done; peer: acked t
     finished = -
+one that comes after it ran is kept until both are acknowledged:
+    park t unacked; peer: look = t; peer: end t; everywhere: lost_run t; everywhere: unacked t; everywhere: acked t
+    finished = 0 t; acked t; finished = -
+one that was sent back is kept, as late acknowledgement has its message at the broker:
+    take t; send_back t unacked; unacked_of t = worker; peer: look = t; peer: end t; finished = 0 t
 an attempt that a parked retry has taken the place of is over:
     take first; park t attempt=1; peer: park t unacked = -; finished = 0 t; peer: acked t; finished = -
 an attempt that a retry beside a run has taken the place of is over:
     take t; park t attempt=2; peer: park t attempt=1 unacked = -; finished = 1 t; peer: acked t; finished = -
 deliveries beside a run are kept until both are acknowledged:
     take t; park t unacked; peer: park t unacked; acked t; end t; peer: saved t = done; peer: acked t; finished = -
-a drained task that is acknowledged covers no other message:
-    park t unacked; lend t = t; drained t = 1; peer: park t unacked; acked t; peer: look = t; peer: end t
-    peer: saved t = done
-a drained task that is acknowledged later covers no other message:
-    park t unacked; lend t = t; drained t = 1; peer: park t unacked; peer: look = t; peer: end t; acked t
-    peer: saved t = done
+a drained task covers no other message [acked t; peer: look = t; peer: end t | peer: look = t; peer: end t; acked t]:
+    park t unacked; lend t = t; drained t = 1; peer: park t unacked; *; peer: saved t = done
 a delivery that the broker does not keep has no effect:
     take first; park t; peer: ask t = parked; peer: park t = -; unacked_of t = -
 one that waits beside a run and is dropped is known, since its message may come again:
@@ -352,12 +391,16 @@ PASSED_ON = """
 the other holds it then, as if it had asked for it:
     take t1; pass_on t1 t2 attempt=2; used = gpu 1; held = t2; renew t2 = renewed; peer: park t2 attempt=1
     seconds = t2#1; end t2 slots=1 = -; parked = -
+it may pass on several times within a call:
+    take t0; gather; pass_on t0 t1; pass_on t1 t2; pass_on t2 t3; end t3; send; records = -; used = -
+it passes on before the other rows of a call:
+    take t1; park t3; gather; pass_on t1 t2; end t2; send slots=1 = t3
 a lost lease has nothing to pass on, and the run that goes on is put back only if there is room:
     take t1; expire t1; peer: reap; peer: take t3; pass_on t1 t2; held = t3; renew t2 = lost; peer: end t3
     renew t2 = put back; held = t2
 one that is parked elsewhere waits for this run, and does not run after its success:
     peer: take x; take t1 on=gpu2:2; peer: park t2; pass_on t1 t2 on=gpu2:2; held = t2 x; parked = -
-    second_messages = t2#0; peer: end x slots=2 = -; end t2; nothing
+    second_messages = t2#0; peer: end x slots=2 = -; end t2; empty
 one that runs elsewhere keeps its permit there:
     take t1 on=gpu2:2; peer: take t2 on=gpu2:2; pass_on t1 t2 on=gpu2:2; used = gpu2 1; runs_of t2 = peer
     renew t2 = lost
@@ -372,12 +415,12 @@ a renewal of a past holder puts nothing back:
 the reply has the state of its limit:
     take t1; pass_on t1 t2; closed = gpu
 one whose permit was passed on ends its other run as well:
-    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; nothing
+    park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; empty
 """
 
-STORIES = stories(ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
+STORIES = stories(PLACES, ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
 
 
 @pytest.mark.parametrize("steps", STORIES)
-def test_a_story_of_deliveries(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
+def test_a_story_of_deliveries(story: Story, steps: str) -> None:
+    story.tell(steps)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from redis import Redis
 
@@ -45,19 +43,6 @@ def test_dropped_tasks_get_their_outcome_and_do_not_run(
         assert worker.end(grant, "never", slots=9) == ()
     assert set(peek(redis).records) == {"t0"}
     assert steering.drop(API) == 0
-
-
-def test_task_with_an_outcome_is_dropped_once(worker: TermsCaller, steering: Steering) -> None:
-    worker.arrive("t0", ONE)
-    worker.arrive("t1", ONE)
-    assert [steering.drop(API, "t1") for _ in range(2)] == [1, 0]
-    assert steering.parked_ids(API) == []
-    assert [(each.task, each.what) for each in steering.parked_ids()] == [("t1", "told")]
-    assert steering.explain("t1").state == "ended without running"
-    dropped, takes = steering.explain("t1").reasons
-    assert re.fullmatch(r"It was dropped by ana, at [-0-9]{10} [:0-9]{8} UTC: it ends as revoked\.", dropped)
-    assert takes == "That takes a worker with a free slot that consumes queue 'q'."
-    assert len(steering.audit()) == 1
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
@@ -104,14 +89,6 @@ def test_pages_of_all_waiting_tasks(worker: TermsCaller, steering: Steering, red
         assert row.queue.text == store.records[row.task].queue
         assert int(row.ticket) - 10**15 == store.records[row.task].ticket
     assert [each.task for each in steering.parked_ids("tenant\x1f7", page)] == ["7-2", "7-1"]
-
-
-def test_the_order_of_all_lines_is_known(worker: TermsCaller, steering: Steering) -> None:
-    for number in range(12):
-        worker.arrive(f"t{number:02}", of(str(number % 3)))
-    held = worker.take("limited", API)
-    worker.send_back(held, 60.0)
-    assert [each.task for each in sorted(steering.parked_ids())] == ["limited", *(f"t{n:02}" for n in range(3, 12))]
 
 
 # -- lent out to be published again ------------------------------------------------------------------------------------

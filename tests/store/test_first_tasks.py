@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from datetime import datetime
 
-import pytest
 from redis import Redis
 
 from celery_throttle.core.limits import Limit
@@ -14,8 +13,8 @@ from celery_throttle.store.parked_tasks import First, Oldest, read_firsts, read_
 from tests.store.cost import cost_of_reading
 from tests.store.peek import KEY, check, pass_over, peek
 from tests.store.steering import Steering
+from tests.store.stories import Story
 from tests.store.terms_caller import TermsCaller, terms
-from tests.store.test_terms import in_turns
 
 API, TENANT, OTHER = Limit("api", 2), Limit("tenant", 1, key="tenant"), Limit("tenant-2", 1)
 ONE = terms(API).same
@@ -41,31 +40,6 @@ def firsts(steering: Steering, *buckets: str) -> list[str | None]:
 def oldest(steering: Steering, *limits: str) -> list[tuple[str, str] | None]:
     """Return the line in which the oldest parked task of each limit is, and that task."""
     return [each and (each.bucket.text, each.first.task_id) for each in read_longest(steering, *limits)]
-
-
-@pytest.fixture
-def _passed_over(worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """A task that only the stranger could start is passed over, and one of the worker is next."""
-    steering.say(API, "pause")
-    stranger.put("left behind", ONE)
-    worker.put("next", ONE)
-    steering.unsay(API, "pause")
-    pass_over(redis, "api", "q2")
-    worker.look(0)
-    assert peek(redis).passed
-
-
-def test_first_task_of_each_line(worker: TermsCaller, stranger: TermsCaller, steering: Steering) -> None:
-    for number in range(4):
-        (stranger, worker)[number % 2].put(f"api{number}", ONE)
-    for tenant in "ab":
-        for number in range(3):
-            worker.arrive(f"{tenant}{number}", of(tenant))
-    worker.know(MANY[0])
-    assert firsts(steering, "tenant\x1fb", "api", "limit-0", "tenant", "tenant\x1fa", "nope") == [
-        "b1", "api0", None, None, "a1", None,
-    ]  # fmt: skip
-    assert firsts(steering) == []
 
 
 def test_the_oldest_task_of_all_keys_is_found(worker: TermsCaller, steering: Steering) -> None:
@@ -101,36 +75,6 @@ def test_since_when_they_wait(worker: TermsCaller, steering: Steering, redis: Re
     assert wait(longest.first.since) == waits["older"]
 
 
-def test_the_next_one_follows_when_the_oldest_starts_or_is_dropped(
-    worker: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    for number, tenant in enumerate("abc"):
-        worker.put(f"{tenant}0", of(tenant), age=100 - number)
-        worker.put(f"{tenant}1", of(tenant), age=50 - number)
-    steering.say("tenant", "pause")
-    steering.ask(steering.store.drop("", "ana", "", "", ["a0"]))
-    worker.look(1)  # the caller that dropped it gets the outcome, and it is gone
-    assert oldest(steering, "tenant") == [("tenant\x1fb", "b0")]
-    steering.unsay("tenant", "pause")
-    assert [each.task for each in worker.look(3).grants] == ["b0", "c0", "a1"]
-    assert oldest(steering, "tenant") == [("tenant\x1fb", "b1")]
-    check(peek(redis))
-
-
-@pytest.mark.usefixtures("_passed_over")
-def test_passed_over_task_is_still_first(worker: TermsCaller, steering: Steering) -> None:
-    assert firsts(steering, "api") == ["left behind"]
-    worker.look(1)
-    assert firsts(steering, "api", "limit-0") == ["left behind", None], "no stranger lane is there"
-
-
-@pytest.mark.usefixtures("_passed_over")
-def test_passed_over_task_still_waits_for_longest(stranger: TermsCaller, steering: Steering) -> None:
-    assert oldest(steering, "api") == [("api", "left behind")]
-    stranger.look(1)
-    assert oldest(steering, "api") == [("api", "next")]
-
-
 def test_longest_wait_of_several_lanes_is_first(
     worker: TermsCaller, stranger: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
@@ -152,31 +96,14 @@ def test_longest_wait_of_several_lanes_is_first(
     assert firsts(steering, "api") == ["longest"]
 
 
-def test_next_lane_in_turn_is_first(worker: TermsCaller, steering: Steering) -> None:
-    needs = in_turns(Limit("fair", 1, fair_by="who"))
-    held = worker.arrive("x", needs["a"])
-    for number in range(6):
-        worker.arrive(f"a{number}", needs["a"])
-    worker.arrive("b0", needs["b"])
-    assert held
+def test_next_lane_in_turn_is_first(story: Story) -> None:
+    story.tell("take x on=fair~a; park a0 a1 a2 a3 a4 a5 on=fair~a; park b0 on=fair~b")
+    runs = "x"
     for _ in range(7):
-        (first,) = firsts(steering, "fair")
-        (held,) = worker.release(held, slots=1).grants  # type: ignore[assignment]
-        assert held.task == first
-    assert firsts(steering, "fair") == [None]
-
-
-def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
-    worker: TermsCaller, stranger: TermsCaller, steering: Steering
-) -> None:
-    needs = in_turns(Limit("fair", 1, fair_by="who"))
-    run = worker.take("a", needs["a"])
-    for number in range(5):
-        worker.arrive(f"a{number}", needs["a"])
-    worker.release(run, slots=1)
-    stranger.arrive("b", needs["b"])
-    assert firsts(steering, "fair") == ["b"]
-    assert oldest(steering, "fair") == [("fair", "a1")]
+        first = story.firsts("fair")
+        story.tell(f"end {runs} slots=1 = {first}")
+        runs = first
+    assert story.firsts("fair") == "None"
 
 
 def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, steering: Steering, redis: Redis) -> None:

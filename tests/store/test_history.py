@@ -78,19 +78,8 @@ def test_counts_of_workers_are_added(worker: Caller, peer: Caller) -> None:
         assert abs(last.since + timedelta(seconds=last.length) - datetime.now(timezone.utc)) <= (
             timedelta(seconds=ring.seconds + 5)
         )
-        told = {
-            "at_once": last.at_once,
-            "waited": last.waited[0],
-            "parked": last.parked,
-            "ended": last.ended,
-            "failed": last.failed,
-            "run_time": round(last.run_time * 1000),
-            "wait_time": round(last.wait_time * 1000),
-            "reclaimed": last.reclaimed,
-            "sent_back": last.sent_back,
-            "refused": last.refused,
-            "duplicates": last.duplicates,
-        }
+        told = {name: getattr(last, name) for name in each} | {"waited": last.waited[0]}
+        told |= {name: round(told[name] * 1000) for name in ("run_time", "wait_time")}
         assert told == {name: 2 * number for name, number in each.items()}
         assert last.started == last.at_once + last.waited[0]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
-from tests.store.gate_story import GateStory
-from tests.store.stories import stories
+from tests.store.stories import Story, stories
 
 SEVERAL = """
 each key has its own permits and its own line, and is not declared by itself:
     arrive a1 a2 on=tenant[a]:1 = a1; arrive b1 b2 on=tenant[b]:1 = b1; used = tenant/a 1, tenant/b 1
-    end a1 slots=2 = a2; declared = tenant
+    end a1 slots=2 = a2; stored limits = tenant
 a key may be the name of another limit, and one name may begin with another:
     take t1 on=api[x]:1; take t2 on=apix:1; take t3 on=x:1; ask t4 on=api[x]:1 = must_park
 a task takes all permits or none:
@@ -27,8 +25,8 @@ a line does not go to a full limit as a whole:
     arrive a0 a1 a2 a3 a4 a5 a6 a7 on=api:3+tenant[a]:2 = a0 a1; arrive c1 on=api:3 = c1; park c2 on=api:3; end a0
     look = a2; lines = api c2, tenant/a a3 a4 a5 a6 a7
 a holder that is back after a flush counts on every limit:
-    take a1 on=api:3+tenant[a]:2; flush; renew a1 = put back; used = api 1, tenant/a 1; declare; end a1
-    left = nothing
+    take a1 on=api:3+tenant[a]:2; flush; renew a1 = put back; used = api 1, tenant/a 1; rejoin; end a1
+    empty
 a lost worker frees every limit:
     peer: take a1 a2 on=api:3+tenant[a]:2; arrive a3 on=api:3+tenant[a]:2 = -; expire a1; look = a3
     used = api 2, tenant/a 2
@@ -36,9 +34,9 @@ a lost worker frees every limit:
 
 DECLARED = """
 the newest number holds, as the worker that starts last has the newest code:
-    permits gpu 2; permits gpu2 7; peer: permits gpu 5; permits gpu 1; in_force gpu = 1; in_force gpu2 = 7
+    deploy gpu:2; deploy gpu2:7; peer: deploy gpu:5; deploy gpu:1; in_force gpu = 1; in_force gpu2 = 7
 a caller that keeps earlier declarations, as a process with permits outside of tasks, declares only new limits:
-    permits gpu 2; peer: take t on=gpu:9+new:3; in_force gpu = 2; in_force new = 3
+    deploy gpu:2; peer: take t on=gpu:9+new:3; in_force gpu = 2; in_force new = 3
 """
 
 COSTS = """
@@ -81,7 +79,7 @@ a newer attempt of a task before all others takes no turn:
 
 RATES = """
 a booking ends by itself:
-    wait 0; take m1 on=mail@20/s; end m1; booked = mail; wait 1; reap; booked = -
+    wait 0; take m1 on=mail@20/s; end m1; stored rates = mail; wait 1; reap; stored rates = -
 a task that takes more than the burst starts, and those after it wait for as long:
     wait 0; ask a on=mail@20/s^2 cost=3 = granted; ask b on=mail@20/s^2 = must_park; wait 0.1
     ask b on=mail@20/s^2 = granted
@@ -107,7 +105,7 @@ a start that was not made is free again, unless later starts have relied on it:
     take n2 on=mail@1/d^2; end n2 never; take m2 on=mail@1/d^2; arrive m3 on=mail@1/d^2 = -
     end m1 never; look slots=9 = -; end m2; look slots=9 = -
 a start that was not made counts on no limit:
-    take m1 on=who[a]:1+mail@1/d+hour@1/h; end m1 never; left = nothing; take m2 on=who[a]:1+mail@1/d+hour@1/h
+    take m1 on=who[a]:1+mail@1/d+hour@1/h; end m1 never; used = -; take m2 on=who[a]:1+mail@1/d+hour@1/h
 """
 
 WAITING = """
@@ -119,13 +117,16 @@ a newer attempt has a deadline of its own:
 parking with a deadline returns a time to look:
     wait 0; take g1; park g2 deadline=0.5; look_when_told 500 600 = g2 expired
 one that starts in time has no deadline any more:
-    take g1; park g2 deadline=600; due = g2; end g1 slots=1 = g2; due = -; look = -
+    take g1; park g2 deadline=600; due task = g2; end g1 slots=1 = g2; due task = -; look = -
 one that is returned unstarted may wait for no longer:
-    wait 0; park g deadline=100; wait 60; look = g; end g return; due = g; wait 41; look = g expired
+    wait 0; park g deadline=100; wait 60; look = g; end g return; due task = g; wait 41; look = g expired
 one that began in time and comes again has no deadline any more:
-    park g deadline=600 slots=1 = g; end g again; due = -
+    park g deadline=600 slots=1 = g; end g again; due task = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
+a repeated call has the same refusals:
+    arrive g1 on=gpu<1 = g1; gather; park g2 g3 on=gpu<1; send = parked crowded; peer: withdraw g2 = g2#0
+    again = parked crowded; lines = -
 of several limits the most crowded one refuses, whatever the line in which a task stands:
     arrive b1 b2 on=api:1+gpu:9<1 = b1; park b3 on=api:1+gpu:9<1 = crowded; arrive a1 on=api:1 = -; lines = api b2 a1
 """
@@ -134,7 +135,9 @@ SENT_BACK = """
 a task that is sent back is first again when its limit goes on:
     wait 0; take a on=api:1; arrive b on=api:1 = -; send_back a pause=0.1; used = -; lines = api a b
     ask c on=api:1 = must_park; look_when_told 1 110 = a
-those that are sent back go before all others:
+those that are sent back go before all others, and first come first served among themselves:
+    take a b on=api:2; arrive c on=api:2; send_back a; send_back b; look slots=2 = a, b
+those that are sent back go before all others while their limit is held:
     take a b on=api:2; send_back a pause=600; send_back b pause=600; arrive c on=api:2 = -; lines = api a b c
 only the limit that it is about is held:
     take a1 on=api:3+tenant[a]:2; send_back a1 pause=600 about=tenant/a
@@ -144,14 +147,15 @@ one whose lease was lost is not put in twice:
 a task that an emptied store does not know is kept:
     take a1 on=api:3+tenant[a]:2; flush; send_back a1; look = a1; used = api 1, tenant/a 1
 a pause that has ended leaves nothing, for a key that no task uses any more either:
-    wait 0; take a1 on=api:3+tenant[a]:2; send_back a1 pause=0.05 about=tenant/a; withdraw a1; overrides = tenant/a
-    wait 0.06; reap; overrides = -
+    wait 0; take a1 on=api:3+tenant[a]:2; send_back a1 pause=0.05 about=tenant/a; withdraw a1
+    stored overrides = tenant/a
+    wait 0.06; reap; stored overrides = -
 """
 
 OVERRIDES = """
 with fewer permits those that run go on:
     arrive t0 t1 t2 t3 on=api:2 = t0 t1; say api override 1; end t0 slots=5 = -; used = api 1; end t1 slots=5 = t2
-    unsay api override = 1; look slots=5 = t3; unsay api override = 0; overrides = -
+    unsay api override = 1; look slots=5 = t3; unsay api override = 0; stored overrides = -
 a pause lets nothing start, and its end wakes the queue:
     arrive t0 t1 t2 on=api:2 = t0 t1; say api pause; end t0 slots=5 = -; end t1 slots=5 = -
     arrive new on=api:2 slots=5 = -; look slots=5 = -; lines = api t2 new; listen; unsay api pause = 1; ready = q
@@ -185,27 +189,35 @@ the sooner of two ends counts:
     wait 0; say api pause until=+60000; say api override 1 until=+200; park t on=api:2 slots=1 = -; told 200 210
     wait 0.2; look = -; told 1000 60000
 one without an end stays beside one that ends [say api pause | say api override 1]:
-    wait 0; say api pause until=+1; say api override 1 until=+1; *; wait 0.001; reap; overrides = api
-    say api pause until=+1; say api override 1 until=+1; wait 0.001; reap; overrides = -
+    wait 0; say api pause until=+1; say api override 1 until=+1; *; wait 0.001; reap; stored overrides = api
+    say api pause until=+1; say api override 1 until=+1; wait 0.001; reap; stored overrides = -
 one that is taken back leaves the store as it was:
     arrive t0 t1 t2 on=api:2; say api override 2; unsay api override; say api pause; unsay api pause; say api disable
-    unsay api disable; end t0; end t1; look = t2; end t2; left = nothing; overrides = -
+    unsay api disable; end t0; end t1; look = t2; end t2; empty; stored overrides = -
+one is kept until its end:
+    wait 0; say api pause until=+60000; wait 59; reap; stored overrides = api; wait 2; reap; stored overrides = -
 a time that is over is refused:
-    say api pause until=1000 = -1; overrides = -
+    say api pause until=1000 = -1; stored overrides = -
 an override that has ended cannot be taken back:
-    wait 0; say api pause until=+1; wait 0.001; unsay api pause = 0; overrides = -
+    wait 0; say api pause until=+1; wait 0.001; unsay api pause = 0; stored overrides = -
 """  # noqa: E501 - a title with its words
 
 #: A task of several limits that changed lines so often that newer ones wait for it.
 BARS = """
 a newer task comes when the bar ends:
     wait 0; take l on=left:1; take r on=right:1; park elder on=left:1+right:1; moved elder 7; end l slots=1 = -
-    bars = left elder, right elder; arrive younger on=left:1 = -; full_until = left right
+    bars = left elder, right elder; arrive younger on=left:1 = -; due bucket = left right
     look_when_told 60000 60010 = younger
+a task that waits for its lock bars no other:
+    take l on=left; take r on=right; park elder@same on=left+right; moved elder 7; end l slots=1 = -
+    lapse locks:same; ask other@same on=own = granted; park younger on=left; end r slots=2 = younger
+    verdict elder = follow
 one with a limit of a first one takes nothing from it:
     take l on=left:1; take r on=right:1; take o on=own:1; park elder on=left:1+right:1; park other on=own:1+left:1
     bar elder left right; moved other 7; end o slots=1 = -; moves other = 8; bars = left elder, right elder
     withdraw other; bars = left elder, right elder
+a bar stays beside an override that ends:
+    take t on=api; park elder on=tenant[a]+api; bar elder api; say api override 3; unsay api override; bars = api elder
 one that leaves its line bars no other [drop api elder | withdraw elder | lend elder]:
     take t on=api:1; park elder on=tenant[a]:1+api:1; moved elder 8; bar elder api tenant/a; *; bars = -
     take newer on=tenant[a]:1
@@ -215,7 +227,7 @@ DRAINED = """
 a published task has left the store, and a running one is not lent out:
     take t0; park t1 t2; lend t1 t2 nobody t0 = t1 t2; waiting = -; messages = t1#0 t2#0; look slots=9 = -
     why t1 = The store is being drained: its message is on the way back to its queue.
-    drained t1 t2 = 2; drained t1 t2 = 0; end t0; left = nothing
+    drained t1 t2 = 2; drained t1 t2 = 0; end t0; empty
 a lent task is not started, and is before no other:
     take t0; arrive t1 = -; lend t1 = t1; end t0 slots=5 = -; used = -; arrive t2 = t2
 a lost publisher leaves both copies, and takes nothing away when it returns:
@@ -238,12 +250,20 @@ DROPPED = """
 of one key, or of all keys of a limit, only the tasks are dropped that need it:
     arrive a0 a1 a2 on=tenant[a]:1; arrive b0 b1 b2 on=tenant[b]:1; arrive t0 t1 t2 on=api:1; drop tenant/a = 2
     drop tenan = 0; drop tenant/ = 0; lines = api t1 t2, tenant/b b1 b2; drop tenant = 2; lines = api t1 t2
+one with an outcome is dropped once:
+    arrive t0 t1 on=api; drop api t1 = 1; drop api t1 = 0; audited = 1; parked_by_limit api = -
+    parked_by_limit = t1 told; state t1 = ended without running
+    why t1 = It was dropped by ana, at TIME: it ends as revoked.
+    why t1 2 = That takes a worker with a free slot that consumes queue 'q'.
+the order of all lines is known:
+    take back on=api; arrive a0 on=tenant[a]; arrive b0 b1 on=tenant[b]; arrive a1 on=tenant[a]; arrive b2 on=tenant[b]
+    send_back back pause=60; parked_by_limit = back runs, b1 runs, a1 runs, b2 runs
 one in the line of another limit is dropped, too:
     take t0 on=tenant[a]:1; arrive both on=tenant[a]:1+api:1 = -; lines = tenant/a both; drop api = 1; lines = -
 a drop survives the loss of the worker that reports it:
     take t0; park t1; drop gpu = 1; look = t1 expired; expire t1; peer: look = t1 expired
 a later task waits:
-    take t0; arrive t1 = -; drop gpu = 1; arrive t2 = -; lines = gpu t2
+    take t0; arrive t1 = -; drop gpu = 1; arrive t2 = t1 expired; lines = gpu t2
 a full line has room again:
     arrive t0 t1 on=crowd:1<1 = t0; park t2 on=crowd:1<1 = crowded; drop crowd = 1; park t2 on=crowd:1<1 = -
 a permit outside of tasks is waited for:
@@ -261,7 +281,7 @@ another delivery of it may come again, too:
     ask t = has_run
 an acknowledged task is forgotten:
     take t0; park t1; drop gpu = 1; finished = 0 t1; look slots=4 = t1 expired; finished = -; end t1 never; end t0
-    left = nothing
+    empty
 """
 
 #: First in line is a task of a queue that only the stranger consumes, then one of ours.
@@ -286,6 +306,13 @@ a line without followers is not offered:
 the other queue gets one hint and a moment, and the caller a time to look again:
     wait 0; take t1; stranger: park theirs; park ours; listen; end t1 slots=1 = -; told 1 110; closed = gpu; ready = q2
     look = -; told 1 110; hints = -
+a dead queue is asked again once a minute, with one hint, so its turn delays no task:
+    wait 0; take t1; stranger: park theirs; park ours; listen; end t1; pass_over gpu q2; look slots=0; more = True
+    wait 59.9; look slots=0; passed = 1:gpu q2; wait 0.2; look slots=0; passed = -; told 1 110
+    pass_over gpu q2; look slots=0; more = True; wait 59.9; look slots=0; passed = 1:gpu q2; ready = q2 q
+a lane has its turn again in the same call, also at a key that the call has looked at before:
+    take t1 on=tenant[k]; stranger: park theirs on=tenant[k]; park ours on=tenant[k]; end t1; pass_over tenant/k q2
+    look slots=0; come_due limit tenant; come_due lane; look = -
 a queue that answers is offered its turn again:
     wait 0; take t1; stranger: park theirs; park ours; end t1; pass_over gpu q2; look = ours
     stranger: park theirs2; park ours2; end ours; stranger: look = theirs; stranger: end theirs; look = -; told 1 110
@@ -314,13 +341,16 @@ RATE_OVERRIDES = """
 a faster rate counts from the last start:
     wait 0; arrive m1 m2 on=mail@1/d = m1; wait 2; say mail override 20/m; next_start mail = 1; look = -; told 1000 1010
     wait 1; look = m2; next_start mail = 3
+a start that was booked for later keeps its time:
+    wait 0; reserve mail@1/m = 0; reserve mail@1/m = 60; reserve mail@1/m = 120; say mail override 1/s
+    reserve mail@1/m = 121
 a slower rate counts from the last start:
     wait 0; take m1 on=mail@20/m; wait 2; say mail override 1/m; next_start mail = 58; unsay mail override = 1
     next_start mail = 1
 a change between two starts leaves no trace, as two more might have started:
-    wait 0; take m0 m1 m2 on=mail@10/m^5; mark_bookings; say mail override 1/d^3; next_start mail = 0
+    wait 0; take m0 m1 m2 on=mail@10/m^5; mark; say mail override 1/d^3; next_start mail = 0
     say mail override 10/s^3; next_start mail = 0; say mail override 10/m^3; next_start mail = 0
-    unsay mail override; bookings_as_marked; arrive n0 n1 n2 on=mail@10/m^5 = n0 n1
+    unsay mail override; as_marked; arrive n0 n1 n2 on=mail@10/m^5 = n0 n1
 no burst is given twice, however often the rate changes:
     wait 0; take m0 on=mail@1/h^3; say mail override 2/h^3; take m1 on=mail@1/h^3
     say mail override 1/m^3; take m2 on=mail@1/h^3; say mail override 30/m^3; ask m3 on=mail@1/h^3 = must_park
@@ -357,7 +387,8 @@ a limit that gets a rate passes no permit on:
 a limit that gets a rate passes no permit on while that rate lets more start:
     arrive t0 on=api:4 = t0; say api override 10/s^3; pass_on t0 t1 on=api:4; closed = api; open = -
 a rate that is taken back leaves no booking:
-    wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; overrides = -; booked = -
+    wait 0; say api override 1/s; take t0 on=api:4; end t0; unsay api override; wait 2; reap; stored overrides = -
+    stored rates = -
 """
 
 REASONS = """
@@ -419,6 +450,23 @@ of other tasks nothing is known:
     why other = No worker has seen it yet, or it has ended: look at its queue...
 """
 
+FIRSTS = """
+each line has a first task:
+    stranger: park api0 on=api:2; park api1 on=api:2; arrive a0 a1 a2 on=tenant[a]; arrive b0 b1 b2 on=tenant[b]
+    deploy limit; firsts tenant/b api limit tenant tenant/a nope = b1, api0, None, None, a1, None
+the next one follows when the oldest starts or is dropped:
+    park a0 on=tenant[a] age=100; park b0 on=tenant[b] age=99; park c0 on=tenant[c] age=98; park a1 on=tenant[a] age=50
+    park b1 on=tenant[b] age=49; park c1 on=tenant[c] age=48; say tenant pause; drop tenant a0; look = a0 expired
+    oldest tenant = tenant/b b0; unsay tenant pause; look slots=3 = b0, c0, a1; oldest tenant = tenant/b b1
+one that is passed over is still the first, and waits for longest:
+    say api pause; stranger: park left on=api:2; park next on=api:2; unsay api pause; pass_over api q2; look slots=0
+    firsts api = left; oldest api = api left; look = next; firsts api other = left, None; oldest api = api left
+    stranger: look = left; oldest api = None
+where tasks take turns the first is the next in turn, and the wait counts for the oldest:
+    take a on=fair~a; park a0 a1 a2 a3 a4 on=fair~a; end a slots=1 = a0; stranger: park b on=fair~b; firsts fair = b
+    oldest fair = fair a1
+"""
+
 #: Limits with permits on each host, worker or tag.
 SITES = """
 each host has the permits:
@@ -436,7 +484,7 @@ a task does not start before one that waits for a host and for another limit:
     a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2+api:1; a8: ask late on=gpu/host:2 = must_park, p
 a task goes back in line for any host:
     a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; a8: look = t
-    used = gpu/host=a8 1; a8: end t; nothing
+    used = gpu/host=a8 1; a8: end t; empty
 all hosts have one line, in which no more are parked than may wait:
     a7: take t on=gpu/host:1<1; a7: park p on=gpu/host:1<1; a8: park late on=gpu/host:1<1 = crowded
 a worker without the tag takes none:
@@ -473,13 +521,13 @@ a raised limit starts tasks on each site:
 
 HINTS = """
 a raised limit wakes the queue whose turn it is, and then the next:
-    take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; permits gpu 4; ready = q
+    take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; deploy gpu:4; ready = q
     look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
 a raised override wakes every queue in turn:
     arrive t0 t1 t2 t3 on=api:2; stranger: park there on=api:2; listen; say api override 4; hints = line api, ready q
     look slots=9 = t2, t3; say api override 5 = 1; stranger: look slots=9 = there
 a limit that is not raised sends no hint [2 | 1]:
-    take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; permits gpu2 *; ready = -
+    take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; deploy gpu2:*; ready = -
 a lost lease wakes the queue whose turn it is, and no other:
     take t1; take t2 on=gpu2:1; park t3 t4; stranger: park t5; park t6 on=gpu2:1 queue=q3; listen; expire t1; reap
     ready = q
@@ -489,14 +537,14 @@ a worker without slots wakes the others:
 a queue is woken once by one call, however many of its tasks could start:
     take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; listen; end t1 t2 t3 = -; ready = q
 a task without a slot in its call is ready for any worker, and needs no other look:
-    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; end t1 t2 t3 slots=1 = t4; more = True; full_until = -
+    take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; end t1 t2 t3 slots=1 = t4; more = True; due bucket = -
 a task without a slot in its call is offered, if another queue waits behind it:
     take t1; take t2 t3 on=gpu2:2; park t4; park t5 on=gpu2:2; stranger: park t6 on=gpu2:2
     end t1 t2 t3 slots=1 = t4; offered = 1:gpu2 q
 a new line is reported once, so that workers park at once:
     take t1; listen; park t2; hints = line gpu; peer: park t3; hints = -
 a line within one call is not reported:
-    permits gpu 1; listen; park t1 slots=1 = t1; hints = -
+    deploy gpu:1; listen; park t1 slots=1 = t1; hints = -
 """
 
 STORIES = stories(
@@ -514,11 +562,12 @@ STORIES = stories(
     PASSED_OVER,
     RATE_OVERRIDES,
     REASONS,
+    FIRSTS,
     SITES,
     HINTS,
 )
 
 
 @pytest.mark.parametrize("steps", STORIES)
-def test_a_story_of_limits(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
+def test_a_story_of_limits(story: Story, steps: str) -> None:
+    story.tell(steps)

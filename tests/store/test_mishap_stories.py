@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from redis import Redis
 
-from tests.store.gate_story import GateStory
-from tests.store.lock_story import LockStory
-from tests.store.stories import stories
+from tests.store.stories import Story, stories
 
 ASIDE = """
 the line goes on without it [garbage | empty | list | number | foreign | older]:
@@ -24,7 +21,7 @@ a holder holds nothing after its lease [garbage | empty | list | number | foreig
 a holder is set aside by its end [garbage | empty | list | number | foreign | older]:
     take t1; park t2; spoil t1 *; end t1 slots=1 = t2; used = gpu 1
 one that may wait for so long is due no more:
-    take t0; park t1 deadline=600; park t2 t3; spoil t1; end t0 slots=1 = t2; due = -; line = t3
+    take t0; park t1 deadline=600; park t2 t3; spoil t1; end t0 slots=1 = t2; due task = -; lines = gpu t3
 another delivery of it runs [garbage | empty | list | number | foreign | older]:
     take t0; park t1; spoil t1 *; end t0; arrive t1 slots=1; held = t1
 the permit of a holder is free again in the call that finds its record [garbage | empty | list | number]:
@@ -71,6 +68,11 @@ a worker that is back from an outage takes none for lost, though another one has
     take t1; peer: park t2; expire t1; peer: come_back; peer: look = -; leases = t1 a moment
 a lease that ends soon has the moment, too:
     wait 0; take t; wait 599; come_back; peer: look; wait 2; peer: look; held = t; wait 3; peer: look; held = -
+a call that was long on its way takes nothing for lost, as the store stood still and some leases ended:
+    take t1 t2 on=gpu2:2; peer: park t3 on=gpu2:2 clock=1000; expire t1; peer: look clock=800 = -
+    leases = t1 a moment, t2 long
+a return during a moment gives no other:
+    wait 0; take t1 t2 on=gpu2:2; expire t1; come_back; wait 2; expire t2; come_back; reap = -; wait 2.1; reap = t1 t2
 a moment is given once:
     take t1 t2 on=gpu2:2; end_moment; expire t2; come_back; leases = t1 over, t2 a moment
 a moment ends though no worker calls:
@@ -93,19 +95,20 @@ nothing starts until the holders are back:
 #: Entries of workers end by themselves.
 WORKERS = """
 a killed worker is forgotten after a day:
-    wait 0; take t; end t; wait 86300; peer: look; workers = aaaaaaaa bbbbbbbb; wait 200; reap; workers = bbbbbbbb
+    wait 0; take t; end t; wait 86300; peer: look; stored workers = aaaaaaaa bbbbbbbb; wait 200; reap
+    stored workers = bbbbbbbb
 a worker that left is forgotten after an hour, as a copy of one of its calls may come:
-    wait 0; look; leave; wait 3500; reap; workers = aaaaaaaa; wait 200; reap; workers = -
+    wait 0; look; leave; wait 3500; reap; stored workers = aaaaaaaa; wait 200; reap; stored workers = -
 a worker that calls is not forgotten, else a call that is sent again would be carried out again:
-    wait 0; look; wait 40000; look; wait 40000; look; wait 40000; reap; workers = aaaaaaaa
+    wait 0; look; wait 40000; look; wait 40000; look; wait 40000; reap; stored workers = aaaaaaaa
 """
 
 #: A server that is out of memory refuses what takes more of it, and nothing that makes room.
 FULL = """
 a task is not parked, until there is room:
-    take t; fill; refused park t1; make_room; again = parked; line = t1
+    take t; fill; refused park t1; make_room; again = parked; lines = gpu t1
 a call that parks is refused as a whole, so its worker sends the rest without it:
-    take t1 t2 on=gpu2:2; fill; refused end_and_park t1 t3 on=gpu2:2; end t1; used = gpu2 1
+    take t1 t2 on=gpu2:2; fill; gather; end t1; park t3 on=gpu2:2; refused send; end t1; used = gpu2 1
 a task that is parked already is not parked again either, as a call is carried out or not:
     take t; park t1; fill; refused park t1
 a task does not go back after a slow down:
@@ -113,21 +116,21 @@ a task does not go back after a slow down:
 permits go on changing hands:
     take t1; park t2; fill; end t1 slots=1 = t2; end t2 slots=1 = -; used = -
 a rejected task goes back in line:
-    park t1 slots=1 = t1; fill; end t1 requeue; line = t1
+    park t1 slots=1 = t1; fill; end t1 requeue; lines = gpu t1
 leases are renewed, else permits in use would be free:
     take t; expire t; fill; renew t = renewed; leases = t long
 limits are declared, else a new connection could give nothing back:
-    take t; fill; permits gpu 5; in_force gpu = 5
+    take t; fill; deploy gpu:5; in_force gpu = 5
 an answer is repeated:
     ask t = granted; fill; again = granted
 holders are put back after all data was lost:
-    take t; flush; permits gpu 1; fill; renew t = put back
+    take t; flush; deploy gpu:1; fill; renew t = put back
 expired holders are cleared:
     take t1 on=gpu2:2; park t2 on=gpu2:2 slots=1 = t2; expire t1 t2; fill; reap 1 = t1; look = t2; deliveries t2 = 1
 a look offers a turn, so that a dead queue at the head holds up no other:
     stranger: park theirs; park ours; fill; look = -; told 1 110; make_room; pass_over gpu q2; fill; look = ours
 a new task takes a free permit:
-    permits gpu 1; fill; take t
+    deploy gpu:1; fill; take t
 a revoked task is withdrawn:
     take t; park t1; fill; withdraw t1 = t1#0
 a parked task is dropped, which makes room:
@@ -145,41 +148,41 @@ MUTE = """
 a hint that is refused is reported once it was due:
     mute; take t1; look; hinted = True; park t2; hinted = False; end t1; hinted = False
 a call takes effect without its hints:
-    mute; take t1; stranger: park t2; end t1; park t3 t4; line = t2 t3 t4; stranger: look = t2
-    workers = aaaaaaaa cccccccc
+    mute; take t1; stranger: park t2; end t1; park t3 t4; lines = gpu t2 t3 t4; stranger: look = t2
+    stored workers = aaaaaaaa cccccccc
 all other scripts go on:
-    mute; take t1; park t2; expire t1; reap = t1; say gpu pause = 1; unsay gpu pause = 1; permits gpu 5; look = t2
+    mute; take t1; park t2; expire t1; reap = t1; say gpu pause = 1; unsay gpu pause = 1; deploy gpu:5; look = t2
 """
 
 LOCKS = """
 a singleton without limits does not start in a store that was emptied either, as it may still run:
-    wait 0; start t1; flush; peer: rejoin; peer: ask t2 = must_park; peer: put t2 slots=1 = -; look_within 5; lock = -
+    wait 0; take t1; flush; peer: rejoin; peer: ask t2 = must_park; peer: park t2 slots=1 = -; told 1 5000; lock = -
     renew t1 = put back; wait 5; peer: look = -; end t1 slots=1 = t2 conclude t1
 a lock that is put back waits for no delivery, which an emptied store may have lost [again | requeue | return | retry]:
-    publish t1; start t1; peer: put t1; peer: look; flush; renew t1 = put back; lock = t1 running; end t1 *; lock = -
+    publish t1; take t1; peer: park t1; peer: look; flush; renew t1 = put back; lock = t1 running; end t1 *; lock = -
 a full server lets claim, as a publish would be unchecked without it:
     fill; claim t1 = claimed; claim t2 = taken t1
 an unreadable lock is free at once [garbage | empty | list | number | foreign | older]:
-    claim t1; spoil_lock *; start t2 skip on=gpu
+    claim t1; spoil_lock *; take t2 skip on=gpu
 an unreadable lock goes when its time is over [garbage | empty | list | number | foreign | older]:
-    claim t1; spoil_lock *; lock_ends; reap; locks = -
+    claim t1; spoil_lock *; lock_ends; reap; stored locks = -
 duplicates of an unreadable task get the same outcome [garbage | empty | list | number | foreign | older]:
-    start t0; arrive t1 on=gpu; arrive t2 on=gpu; spoil t1 *; end t0 slots=2 = t2 conclude t0; aside = t1; waiting = -
+    take t0; arrive t1 on=gpu; arrive t2 on=gpu; spoil t1 *; end t0 slots=2 = t2 conclude t0; aside = t1; waiting = -
 the other delivery of an unreadable follower goes on:
-    put t slots=1 = t run; put t; unlock; start other; end t again slots=1 = -; verdict t = follow; spoil t needs
+    park t slots=1 = t run; park t; unlock; take other; end t again slots=1 = -; verdict t = follow; spoil t needs
     end other slots=1; look; end t; records = -
 a task that runs keeps its lock after an outage, as a payment must not be made again:
-    publish t1; start t1; be_away; lock_ends; claim t2 = taken t1; reap = -; renew t1 = renewed; claim t3 = taken t1
+    publish t1; take t1; be_away; lock_ends; claim t2 = taken t1; reap = -; renew t1 = renewed; claim t3 = taken t1
 a lock of a task that was never delivered ends after an outage:
     publish t1; be_away; lock_ends; claim t2 = claimed
 """
 
 
 @pytest.mark.parametrize("steps", stories(ASIDE, OUTAGE, EMPTIED, WORKERS, FULL, MUTE))
-def test_a_story_of_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    GateStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
+def test_a_story_of_mishaps(story: Story, steps: str) -> None:
+    story.tell(steps)
 
 
 @pytest.mark.parametrize("steps", stories(LOCKS))
-def test_a_story_of_locks_in_mishaps(redis: Redis, request: pytest.FixtureRequest, steps: str) -> None:
-    LockStory(redis, lambda: request.getfixturevalue("clock")).tell(steps)
+def test_a_story_of_locks_in_mishaps(lock_story: Story, steps: str) -> None:
+    lock_story.tell(steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import time
 from collections import Counter
 
@@ -14,12 +13,11 @@ from redis import Redis
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
 from celery_throttle.store.exchange import Arrival
-from celery_throttle.store.exchange_reply import Answer, Grant
+from celery_throttle.store.exchange_reply import Grant
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
-from tests.store.lock_caller import plan_of
-from tests.store.peek import KEY, change, lapse, peek
-from tests.store.terms_caller import TermsCaller, lines, terms, used
+from tests.store.peek import KEY, change, peek
+from tests.store.terms_caller import TermsCaller, terms, used
 from tests.support.waiting import until
 
 SECOND = 1_000_000
@@ -50,21 +48,6 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert ran == ("both",)
     assert used(redis) == {"left": 1, "right": 1}
     assert not peek(redis).hashes["overrides"], "and bars no task any more"
-
-
-def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: Redis) -> None:
-    left, right = (Limit(name, 1) for name in ("left", "right"))
-    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
-    assert sides[0]
-    assert sides[1]
-    worker.put("elder", terms(left, right).same, lock=plan_of().spec)
-    change(redis, "records", "elder", moves=7)
-    worker.end(sides[0], slots=1)  # it waits for the right side now, and bars both
-    lapse(redis, "locks:same")
-    worker.exchange(asked=[worker.arrival("other", None, lock=plan_of().spec)])
-    worker.put("younger", terms(left).same)
-    assert worker.end(sides[1], slots=2) == ("younger",)
-    assert peek(redis).records["elder"].verdict == "follow"
 
 
 # -- rates -------------------------------------------------------------------------------------------------------------
@@ -182,17 +165,6 @@ def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redi
     until(lambda: started(worker.look(1)) == ("p2",))
 
 
-def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> None:
-    gpu = terms(Limit("gpu", 1, max_parked=1)).same
-    worker.arrive("g1", gpu)
-    worker.arrive("g2", gpu)
-    parcels = [worker.parcel(task, gpu) for task in ("g2", "g3")]
-    assert worker.exchange(parked=parcels).parked == (Answer.PARKED, Answer.CROWDED)
-    TermsCaller(redis, "bbbbbbbb", "q").withdraw("g2")
-    assert worker.again().parked == (Answer.PARKED, Answer.CROWDED)
-    assert lines(redis) == {}
-
-
 def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     """Where no beat runs."""
     mail = terms(Limit("mail", rate="1/s", key="who"))
@@ -209,16 +181,3 @@ def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis, 
     for _ in range(5):
         come()
     assert redis.hlen(KEY["rates"]) == 5
-
-
-def test_places_are_compared_by_their_digits(worker: TermsCaller, redis: Redis) -> None:
-    """Of one that goes before all others too: how Lua compares a sign depends on the locale of the server."""
-    gpu = terms(Limit("gpu", 2)).same
-    both = [worker.arrive(task, gpu) for task in ("g1", "g2")]
-    worker.arrive("g3", gpu)
-    for held in both:
-        assert held
-        worker.send_back(held, 0)
-    ranks = [head.split("\0")[1] for head in sorted(peek(redis).sets["heads"])]
-    assert all(re.fullmatch(r"\d{16}", rank) for rank in ranks), ranks
-    assert started(worker.look(2)) == ("g1", "g2"), "among themselves, first come first served"

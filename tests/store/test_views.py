@@ -21,7 +21,6 @@ from celery_throttle.store.scripts import execute
 from celery_throttle.store.workers import read_services
 from tests.store.caller import Caller
 from tests.store.cost import commands, cost_of_reading
-from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
@@ -218,24 +217,6 @@ def test_the_name_of_a_task_is_in_its_message(
     worker.put("t", ONE, message=message)
     assert [each.task_name for each in steering.parked()] == [name]
     assert steering.explain("t").task_name == name
-
-
-def test_waiting_tasks_of_a_lock(redis: Redis, steering: Steering) -> None:
-    caller = LockCaller(redis, "aaaaaaaa", "q")
-    plan = plan_of()
-    (first,) = caller.arrive("first", plan)
-    caller.arrive("second", plan)
-    (waits,) = steering.parked()
-    assert (waits.task_id, waits.limit, waits.place) == ("second", None, 1)
-    why = steering.explain("second")
-    assert (why.state, why.place, why.limit) == ("waiting for its identity lock", 1, None)
-    assert why.reasons[0].startswith("Task first has its identity lock (which runs, since 2")
-    assert why.reasons[0].endswith("it waits for its outcome.")
-    held = steering.explain("first")
-    assert (held.state, held.limits) == ("held", ())
-    assert "holds no permit" in held.reasons[0]
-    (second,) = caller.end(first, slots=1)
-    caller.end(second)
 
 
 # -- why ---------------------------------------------------------------------------------------------------------------

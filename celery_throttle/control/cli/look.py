@@ -160,7 +160,7 @@ def _with_starts(pace: Pace) -> tuple[Column, ...]:
 
 def _print_if_cut(session: Session, rows: int, most: int) -> None:
     if rows >= most:
-        session.output.line(f"These are the first {most}: a larger --most shows more, if there are any.")
+        session.output.line(f"These are the first {most}; there may be more: see --most.")
 
 
 @command("top")
