@@ -36,9 +36,6 @@ class Clock:
         return self.now_us + round(seconds * 1_000_000)
 
 
-_NEVER_US = 10**18
-
-
 def wait(ready: Callable[[], bool], until_us: int) -> None:
     """Let the world go on until this is ready or that late; only inside of a `Fiber`."""
     greenlet.getcurrent().parent.switch((ready, until_us))

@@ -16,21 +16,18 @@ __all__ = ["on_any_machine", "run_machine"]
 on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def run_machine(
-    machine: type[RuleBasedStateMachine], *, examples: int, steps: int, random_steps: int | None = None
-) -> None:
+def run_machine(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
     """Run sequences of a machine's rules; fail with the smallest that breaks it.
 
     Args:
         machine: its class.
         examples: how many, unless the environment wants another number.
         steps: calls in each at most.
-        random_steps: the same if the environment wants random ones.
     """
     wanted = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
     profile = settings(
         max_examples=wanted or examples,
-        stateful_step_count=(random_steps or steps) if wanted else steps,
+        stateful_step_count=steps,
         derandomize=not wanted,
         database=None,
         deadline=None,

@@ -119,6 +119,11 @@ def set_from_outside(tree: ast.AST) -> Iterator[str]:
         yield from (f"{owner}.{name} in {function.name}" for owner, name in owners if owner not in made)
 
 
+def test_no_file_is_long() -> None:
+    lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+
+
 def test_no_files_import_each_other(modules: dict[str, ast.AST]) -> None:
     TopologicalSorter({name: imports(tree, modules) for name, tree in modules.items()}).prepare()  # else CycleError
 

@@ -28,10 +28,6 @@ hold_remembered = make_held("hold_remembered", base=Throttled, singleton=True, r
 # Acknowledged before it runs.
 hold_remembered_early = make_held("hold_remembered_early", base=Throttled, singleton=True, remember=600)
 hold_raise = make_held("hold_raise", base=Throttled, singleton=True, on_conflict="raise")
-hold_skip = make_held("hold_skip", base=Throttled, singleton=True, on_conflict="skip")
-hold_replace = make_held("hold_replace", base=Throttled, singleton=True, unique_on=[], on_conflict="replace")
-hold_last = make_held("hold_last", base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
-hold_started = make_held("hold_started", base=Throttled, singleton=True, lock_until="started")
 
 
 @app.task(
