@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -66,6 +68,30 @@ def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal:
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "waits": 1}
+
+
+def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, journal: Journal, state: State) -> None:
+    """It reads that the store has the task when it has begun to stop."""
+    stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    journal.wait_begun(app.plain.delay("longest"))
+    journal.wait_begun(app.one.delay("first"))
+    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
+    until(lambda: relay.quiet_for(0.2))
+    relay.hold_replies()
+    state.wait_parked(app.one.delay("last"))
+    stopping.term()
+    stopping.wait_for_log("Warm shutdown")
+    time.sleep(0.4)  # no state shows that it has stopped, and a reply may take a second
+    relay.pass_replies()
+    workers.start(SEAMS, concurrency=2)
+    journal.let_all_go()
+    journal.wait_finished(4, timeout=AT_ONCE)
+    assert stopping.wait() == 0
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    app.plain.delay("after them").get(timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
 
 
 def test_granted_to_a_worker_frozen_for_longer_than_its_lease(

@@ -112,8 +112,13 @@ def test_worker_that_starts_without_the_store(
 
 
 @pytest.mark.parametrize("action", ["run", "fail"])
-def test_other_actions(relay: Relay, workers: Workers, journal: Journal, state: State, action: str) -> None:
-    """A task that is being parked waits for the answer, because the store may have it; none in the store fails."""
+def test_other_actions(
+    relay: Relay, backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, action: str
+) -> None:
+    """A task that is being parked waits for the answer, because the store may have it; none in the store fails.
+
+    If the result backend is away, too, a failure is reported when it is back.
+    """
     workers.conf.update(throttle_on_store_error=action, throttle_url=relay.url)
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
@@ -124,7 +129,14 @@ def test_other_actions(relay: Relay, workers: Workers, journal: Journal, state: 
     relay.hold_replies()
     third = client.send_task(app.hold.name, ("third",))
     worker.wait_for_log("cannot reach the store", timeout=AT_ONCE)
-    others = [client.send_task(task.name, (task.name,)) for task in (app.hold, app.hold_late)]
+    if action == "fail":
+        backend.kill()
+    bare = Celery(broker=workers.broker, set_as_current=False)
+    sent = [bare.send_task(task.name, (task.name,)) for task in (app.hold, app.hold_late)]
+    others: list[Any] = [app.hold.AsyncResult(each.id) for each in sent]
+    if action == "fail":
+        worker.wait_for_log("waits here: ", times=len(others))
+        backend.restart()
     for each in others:
         if action == "run":
             journal.wait_begun(each)

@@ -229,6 +229,12 @@ class Looking:
     def place(self, task: str) -> int | None:
         return Steering(self.redis).explain(task).place
 
+    def limit_of(self, task: str) -> str | None:
+        """Return the limit in whose line it waits, which is in the list of parked tasks, too."""
+        found = Steering(self.redis).explain(task).limit
+        assert found in [each.limit for each in Steering(self.redis).parked() if each.task_id == task]
+        return found
+
     def why(self, task: str, number: str = "1") -> str:
         """Return a reason why a task waits, by its number; each time is ``TIME``, a very long one ``LONG``."""
         reasons = Steering(self.redis).explain(task).reasons

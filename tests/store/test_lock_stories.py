@@ -401,6 +401,7 @@ the lock is why a duplicate waits:
     take first; arrive second; state second = waiting for its identity lock; place second = 1
     why second = Task first has its identity lock (which runs, since TIME): it waits for its outcome.
     state first = held; why first = It runs, or is about to, on worker aaaaaaaa, and holds no permit.; listed = second
+    limit_of second = None
 the lock of a dropped task is free, and the end of the task does not touch the next one:
     arrive t0@other on=gpu; arrive t1 on=gpu; drop gpu = 1; lock = -; claim t2 = claimed; look slots=9 = t1 expired
     end t1 never

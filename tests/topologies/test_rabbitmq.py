@@ -12,7 +12,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
-from tests.failures.tools import AT_ONCE, DOORS, SHORT_LEASE, WITHIN_LEASE, counts
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, counts
 from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
@@ -129,6 +129,18 @@ def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, state: Sta
     until(lambda: prefetched(app) == {2}, timeout=AT_ONCE)
     state.wait_clean()
     assert rabbit.waiting(queue) == 0
+
+
+@pytest.mark.usefixtures("rabbit")
+def test_a_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: State) -> None:
+    """The route of the message does not name it."""
+    app = workers.start_app(SEAMS, queues="alpha,media")
+    journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
+    state.wait_parked(app.one.apply_async(["video"], exchange="media", routing_key="media.video.short"))
+    assert {each.queue for each in state.lines} == {"media"}
+    journal.let_all_go()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
 
 
 def test_the_store_is_away(rabbit: Rabbit, workers: Workers, journal: Journal, own_store: EmbeddedServer) -> None:

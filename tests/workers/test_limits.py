@@ -119,6 +119,19 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(throttle: Throttl
         throttle.assert_most_at_once(gpu, 2)
 
 
+def test_tasks_that_wait_for_a_slot_are_in_line_before_later_ones(throttle: ThrottleTest) -> None:
+    """One worker has more than its slots when another one takes the last permit, and parks a later task."""
+    with throttle.run_worker(queues=["first"], concurrency=1), throttle.run_worker(queues=["second"]):
+        with throttle.gate() as gate:
+            line = [train.apply_async(("",), queue="first") for _ in range(4)][1:]
+            gate.wait_for(1)
+            predict.apply_async(("",), queue="second")
+            gate.wait_for(2)
+            line.append(predict.apply_async(("",), queue="second"))
+            throttle.assert_line(gpu, line)
+        throttle.drain()
+
+
 def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleTest) -> None:
     """It goes on when a worker comes that has it, or gets it."""
     with throttle.run_worker(queues=["first"]) as worker:
