@@ -148,7 +148,8 @@ class Callables:
 @pytest.mark.parametrize("part", [coroutine, generator, async_generator, Callables()], ids=range(4))
 @pytest.mark.parametrize("option", ["key", "fair_by", "cost", "unique_on"])
 def test_function_without_a_value_is_refused_at_binding(part: Any, option: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"given as {option} is (async def|a generator), and is not run as "):
+    said = rf"the function given as {option} is (async def|a generator), and is not run as one: write def, and return"
+    with pytest.raises(ConfigurationError, match=said):
         task_of(f, limit=2, singleton=True, **{option: part})
 
 

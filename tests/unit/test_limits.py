@@ -21,10 +21,12 @@ Limit() => Limit needs name: it takes name, permits, key, rate, burst, fair_by, 
 Limit('', 1) => Limit name must be 1 to 200 printable characters, got '': write name='gpu'
 Limit('n' * 201, 1) => Limit name must be 1 to 200 printable characters
 Limit('a\0b', 1) => Limit name must be
+Limit('a\n', 1) => Limit name must be
 Limit(None, 1) => Limit name must be
 Limit('gpu') => Limit 'gpu' has neither a number nor a rate: write Limit('gpu', 4) or Limit('gpu', rate=
 Limit('gpu', '4') => Limit 'gpu': permits must be a whole number from 1 to 999999999, got '4': write permits=4
 Limit('gpu', '100/m') => permits must be a whole number, got '100/m': write Limit('gpu', rate='100/m')
+Limit('gpu', 1.0) => Limit 'gpu': permits must be a whole number from 1 to 999999999, got 1.0
 Limit('gpu', 0) => Limit 'gpu': permits must be a whole number from 1 to 999999999, got 0
 Limit('gpu', 10**9) => got 1000000000: write permits=4
 Limit('gpu', True) => got True
@@ -41,6 +43,7 @@ Limit('gpu', 4, key='a..b') => got 'a..b': write key='a.b'
 # -- per, share
 Limit('x', 2, per='') => Limit 'x': per must be 'host', 'worker' or the name of a tag, got '': write per='host'
 Limit('x', 2, per=1) => got 1
+Limit('x', 2, per='a b') => got 'a b'
 Limit('x', 2, per='host', key='tenant') => cannot have key beside it: give the task two limits
 Limit('x', 2, per='host', rate='1/s') => cannot have rate beside it
 Limit('x', share=0.5) => share is of each worker's pool: write per='worker' beside it

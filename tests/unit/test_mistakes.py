@@ -117,6 +117,7 @@ limit=2, burst=3 => burst needs a rate beside it: write rate='100/m', burst=10
 key='order_id', burst=5 => key, burst needs a rate beside it: write rate='100/m', key='order_id', burst=5
 rate='1/s', burst=0 => burst must be a whole number from 1 to 1000000, got 0: write burst=10
 rate='1/s', burst=1000001 => burst must be a whole number from 1 to 1000000, got 1000001
+rate='1/s', burst='10' => burst must be a whole number from 1 to 1000000, got '10': write burst=10
 rate='1/s', burst=[1, 2] => burst [1, 2] has 2 numbers for 1 rate: give one for all, burst=10, or one for
 # -- singleton
 singleton=1 => singleton must be True or False, got 1: write singleton=True
@@ -221,8 +222,10 @@ def test_message_for_the_options_of_a_call(code: str, said: str) -> None:
 CALLED = rows(r"""
 task_of(body, limit=2, key=no_key).delay(1) => the function given as key returned None: have it return text or a number
 task_of(body, singleton=True, unique_on=no_key).delay(1) => the function given as unique_on returned None
-task_of(body, limit=2, key=lambda order_id, **_: order_id['a']).delay(1) => the function given as key raised TypeError:
-task_of(body, limit=2, key=lambda customer: 1).delay(1, 2) => the function given as key takes (customer), but the call
+task_of(body, limit=2, key=lambda order_id, **_: order_id['a']).delay(1)
+    => the function given as key raised TypeError: 'int' object is not subscriptable
+task_of(body, limit=2, key=lambda customer: 1).delay(1, 2)
+    => the function given as key takes (customer), but the call has 2
 task_of(body, limit=2, key='order_id').delay(object()) => key: cannot compare object values: name an argument that is
 task_of(body, limit=2, fair_by='order_id').delay(object()) => fair_by: cannot compare object values
 task_of(body, limit=2, key='order_id.a').delay(3) => key: the call has no 'order_id.a', only order_id, amount
@@ -236,8 +239,10 @@ task_of(body, singleton=True).unlock(1, 2, 3) => these are not its arguments: to
 task_of(body, singleton=True, unique_on=['order_id']).locked_by(1, 2, 3) => arguments: too many positional arguments
 task_of(body, singleton=True, unique_on=['order_id']).unlock() => these are not its arguments: missing order_id
 # -- an option that is set after binding
-setattr(task_of(body, limit=2), 'limit', 9) => too late: write it at the task, or for now ThrottleControl(app).limit(ta
-setattr(task_of(body, limit=2), 'rate', '5/s') => rate='5/s' comes too late: write it at the task, @app.task(base=Throt
+setattr(task_of(body, limit=2), 'limit', 9)
+    => limit=9 comes too late: write it at the task, or for now ThrottleControl(app).limit(task).override(9)
+setattr(task_of(body, limit=2), 'rate', '5/s')
+    => rate='5/s' comes too late: write it at the task, @app.task(base=Throttled, rate='5/s')
 setattr(task_of(body, limit=2), 'singleton', True) => write it at the task, @app.task(base=Throttled, singleton=True)
 """)
 

@@ -72,10 +72,14 @@ settings(throttle_url='localhost:6379') => got 'localhost:6379': write 'redis://
 settings(throttle_url='valkey://host/0') => got 'valkey://host/0': write 'redis://host/0'
 settings(throttle_url='redis-cluster://host') => write 'redis+cluster://host'
 settings(throttle_url='redis://a;redis://b') => throttle_url is one server, got 'redis://a;redis://b'
+settings(throttle_url='redis://host/abc') => throttle_url: the database must be a number, got 'abc'
+settings(broker_url='redis://host/abc') => the database must be a number, got 'abc'
 settings(throttle_url=['redis://a']) => throttle_url must be a URL such as 'redis://host:6379/0', got
 settings(throttle_broker=3) => throttle_broker must be 1 to 200 printable characters, got 3
 settings(throttle_prefix='') => throttle_prefix must be text without braces, wildcards and blanks, got ''
 settings(throttle_prefix='a{b}') => throttle_prefix must be text without braces, wildcards and blanks, got 'a{b}'
+settings(throttle_prefix='a*') => text without braces, wildcards and blanks, got 'a*'
+settings(throttle_prefix='a b') => text without braces, wildcards and blanks, got 'a b'
 settings(throttle_prefix=5) => throttle_prefix must be text without braces, wildcards and blanks, got 5
 settings(throttle_group='a:b') => throttle_group must be text without colons, got
 settings(throttle_lease=timedelta(days=2)) => timedelta(days=2): write throttle_lease=60
