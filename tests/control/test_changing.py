@@ -79,6 +79,7 @@ the end of a hold of one key, or of all, beside a pause of one:
     take ta on=tenant[a]:1; take tb on=tenant[b]:1; take tc on=tenant[c]:1; send_back ta pause=3600
     send_back tb pause=3600; send_back tc pause=3600; change tenant/a release_hold = True; look slots=4 = ta
     change tenant/c pause; change tenant release_hold = True; change tenant release_hold = False; look slots=4 = tb
+    change tenant/c resume; look slots=4 = tc
 a rate of one key holds for that alone:
     take a1 on=tenant[a]:1; end a1; change tenant/a override rate=1/h; change tenant/b override 2
     arrive a2 a3 on=tenant[a]:1 = a2; end a2; look slots=4 = -; arrive b1 b2 b3 on=tenant[b]:1 = b1 b2

@@ -210,7 +210,11 @@ def declared(control: ThrottleControl) -> list[Finding]:
     [
         ((Limit("api", 2), Limit("api", 8), Limit("api", 2)), "api differently: 2 on w1 and w3, 8 on w2.", "2"),
         ((Limit("api", 2), Limit("api", 8)), "api differently: 2 on w1, 8 on w2.", "8"),
-        ((Limit("far", 2), Limit("far", 3, max_parked=9)), "far differently: 2 on w1, 3, max_parked=9 on w2.", "3, "),
+        (
+            (Limit("far", 2), Limit("far", 3, max_parked=9)),
+            "far differently: 2 on w1, 3, max_parked=9 on w2.",
+            "3, max_parked=9",
+        ),
     ],
     ids=["and the newest agrees with this code", "and with this code", "of a limit that this code does not have"],
 )
@@ -221,7 +225,7 @@ def test_workers_that_differ_are_one_alarm(
         begun(redis, f"w{number}", limit)
     (found,) = declared(control)
     assert (found.alarm, found.limit, found.what) == (True, workers[0].name, f"Workers declare limit {what}")
-    assert found.why.startswith(f"The declaration of the worker that started last holds for all: {newest}")
+    assert found.why == f"The declaration of the worker that started last holds for all: {newest}."
     assert [each for each in diagnose(app).findings if each.limit == found.limit] == [found]
 
 

@@ -119,6 +119,7 @@ def test_lost_run_is_found_beside_the_second(
     control: ThrottleControl, works: LockCaller, frozen: LockCaller, redis: Redis
 ) -> None:
     frozen.start("first", PLAN)
+    assert alarms(control, "runs-twice") == []
     expire(redis, "first")
     assert explained(control, "first")[0] == "held"
     works.reap()
