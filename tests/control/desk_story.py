@@ -84,9 +84,9 @@ class DeskStory(Story):
         text = " | ".join(text) if isinstance(text, tuple) else text
         return re.sub(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d UTC|\d+\.\d s|\d+m \d+s", "TIME", text).replace("; ", ", ")
 
-    def what(self) -> str:
-        """Return what the first finding is about."""
-        return self._first("what")
+    def what(self, last: str = "") -> str:
+        """Return what the first finding is about; ``what last``: its last sentence."""
+        return self._first("what").rpartition(". ")[2] if last else self._first("what")
 
     def reason(self) -> str:
         return self._first("why")

@@ -76,6 +76,10 @@ the end of a hold:
 the end of one of two changes:
     deploy gpu:2; change gpu override 1; change gpu pause; park a b c on=gpu:2
     forecast gpu after=reset = 0, 3 paused gpu; forecast gpu after=resume = 1, 2 full gpu
+a key is stopped by its own pause and by that of its limit:
+    park a on=tenant[a]:1; park b on=tenant[b]:1; change tenant pause; change tenant/a pause
+    forecast tenant/a after=resume = 0, 1 paused tenant/a; forecast tenant after=resume = 1, 1 paused tenant/a
+    change tenant/a resume; starts = 0; forecast tenant after=resume = 2; change tenant resume; starts = 2
 """
 
 

@@ -83,6 +83,7 @@ a limit, and its changes:
     take a b on=gpu:2; park c on=gpu:2 age=3600; park d on=gpu:2
     metrics gpu permits_declared permits held parked keys full oldest_wait_seconds = 2 2 2 2 0 1 3600
     metrics gpu paused disabled held_back overridden next_start_seconds = 0 0 0 0 0
+    metrics gpu starts_per_second_declared starts_per_second = - -
     change gpu pause; metrics gpu permits_declared permits paused = 2 2 1
     change gpu override 9; metrics gpu permits_declared permits overridden full = 2 9 1 0
     change gpu disable; metrics gpu permits_declared permits disabled full = 2 - 1 0

@@ -57,9 +57,10 @@ def test_a_field_is_named_first_and_repaired_with_yes(
     worker: TermsCaller, run: Run, redis: Redis, key: str, field: str, garbage: bytes
 ) -> None:
     fill(worker)
+    healthy = content(redis)
     for yes in ([], ["--yes"]):
         ended = run("doctor", "--repair", *yes)
-        assert (ended.code, ended.lines) == (0, FINE)
+        assert (ended.code, ended.lines, content(redis)) == (0, FINE, healthy)
     redis.hset(KEY[key], field, garbage)
     before = content(redis)
     ended = run("doctor", "--repair")

@@ -80,6 +80,7 @@ keys that are full are one finding:
     take a on=tenant[a]:1; take b on=tenant[b]:1; take c on=tenant[c]:1; park a2 on=tenant[a]:1 age=3600
     park b2 on=tenant[b]:1 age=3660; park c2 on=tenant[c]:1 age=3720; report = full tenant/c; waits = 3
     what = Limit tenant[c] is full: 1 task waits, the first for 1h 2m, its last start was TIME ago. The same holds ...
+    what last = The same holds for 2 more keys of tenant.
 a rate is a remark:
     take t on=mail@1/h; park waits on=mail@1/h age=3600; report = rate mail
     reason = The rate of limit mail (1/h) allows the next start in TIME.

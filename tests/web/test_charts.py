@@ -12,7 +12,7 @@ import pytest
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web.charts import outline
 from tests.control.hours import tell_counts
-from tests.control.test_looking import API, TENANT
+from tests.control.test_looking import API, TENANT, of
 from tests.store.caller import needs_of
 from tests.store.terms_caller import TermsCaller
 from tests.web.conftest import Site
@@ -57,6 +57,7 @@ def test_a_chart_has_times_and_a_value_for_each_period(
     """Also on touch screens, and of periods without a bar."""
     answer = page.get(f"limit?name=api{more}")
     assert f">The last {time}</h2>" in answer.text
+    assert "of all keys together" not in answer.text
     drawn = charts(answer)["Started"]
     assert f'viewBox="0 0 {periods} ' in drawn
     (axis,) = re.findall(r'<p class="axis">(.*?)</p>', drawn)
@@ -88,8 +89,11 @@ def test_a_whole_limit_has_charts_once_something_is_counted(
     answer = page.get("limit?name=api")
     assert charts(answer) == {}
     assert "Nothing was counted." in answer.text
+    worker.arrive("t", of("acme"))
     count(TENANT, at_once=6)
-    assert charts(page.get("limit?name=tenant"))
+    answer = page.get("limit?name=tenant")
+    assert charts(answer)
+    assert "of all keys together" in answer.text
     for path in ("limit?name=tenant&part=live", "limit?name=tenant&key=acme"):
         assert not charts(page.get(path))
 

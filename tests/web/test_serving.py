@@ -67,11 +67,18 @@ def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
         assert command in httpx.get(change, headers=BEARER).text
 
 
-def test_it_refuses_in_one_line(shell: Shell) -> None:
-    ended = shell.run(*WEB, "--port", "0", "--host", "0.0.0.0")
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0 may be reached from other machines: add --token"),
+        (["--token", "short"], "The token must be 16 printable ASCII characters or more"),
+    ],
+)
+def test_it_refuses_in_one_line(shell: Shell, args: list[str], error: str) -> None:
+    ended = shell.run(*WEB, "--port", "0", *args)
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
-    assert line.startswith("Error: 0.0.0.0 may be reached from other machines: add --token")
+    assert line.startswith(f"Error: {error}")
 
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn"])
