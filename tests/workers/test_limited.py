@@ -134,7 +134,9 @@ def test_a_hold_is_ended_early(kit: ThrottleTest) -> None:
 # -- in other pools, processes and circumstances -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("pool", "late"), [("prefork", True), ("prefork", False), ("solo", True), ("gevent", False)])
+@pytest.mark.parametrize(
+    ("pool", "late"), [("prefork", True), ("prefork", False), ("solo", True), ("solo", False), ("gevent", False)]
+)
 def test_on_every_pool(
     workers: Workers, journal: Journal, state: State, redis: Redis, pool: str, *, late: bool
 ) -> None:

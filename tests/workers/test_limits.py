@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
@@ -12,7 +13,7 @@ import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError
 
-from celery_throttle import ConfigurationError, Limit, LimitExceeded, Throttled
+from celery_throttle import ConfigurationError, Limit, LimitExceeded, ThrottleControl, Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker
@@ -171,6 +172,11 @@ def test_two_workers_that_declare_a_limit_differently(workers: Workers, journal:
     other = workers.start(TERMS, concurrency=6, env=NO_LOOK, conf={"task_annotations": annotations})
     other.wait_for_log(rf"limit '{name}' was declared as 1 .*3 ")
     other.wait_for_log(rf"limit '{TERMS}.paced' was declared as 50/s \(burst 3\) .*60/s \(burst 3\)")
+    control = ThrottleControl(app.app)
+    told = until(
+        lambda: [each.what for each in control.report().alarms if (each.kind, each.limit) == ("declared", name)]
+    )
+    assert re.match(rf"Workers declare limit {name} differently: 1 on \S+, 3 on \S*{other.name}@", told[0])
     journal.wait_running(3)
     state.wait_parked(2)
     journal.let_go("go")
@@ -316,6 +322,7 @@ def test_a_rate_over_two_workers(throttle: ThrottleTest) -> None:
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_a_rate_in_other_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
+    """With the lines of the log for people."""
     app = workers.start_app(TERMS, count=2, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
     published = time.monotonic()
     for number in range(30):
@@ -326,6 +333,9 @@ def test_a_rate_in_other_pools(pool: str, workers: Workers, journal: Journal, st
     assert journal.max_running(task="paced_two") <= 2
     assert_paced([run.started for run in journal.runs(task="paced_two")], published, 50, 1.0, 1)
     state.wait_empty()
+    log = "".join(worker.log() for worker in workers.started)
+    for line in (r"parked: place \d+ in the line of \S+", r"resumed after \d+(\.\d)? s"):
+        assert re.search(rf"INFO/MainProcess\] Task {TERMS}\.\w+\[\S+\] {line}", log)
 
 
 def test_revoked_and_expired_tasks_cost_no_start(kit: ThrottleTest) -> None:

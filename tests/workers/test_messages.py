@@ -303,14 +303,14 @@ def test_other_ways_to_end_a_task(
 ) -> None:
     with kit.hold(SINGLE) if parked else nullcontext():
         retrying = retries.delay("retry", times=3)
-        failing = retries_itself.delay("fail")
+        failing = retries_itself.apply_async(("fail",), link_error=note_error.s())
         replacing = replaced.delay("replace")
         ignored.delay("ignore")
         rejected.delay("reject", requeue=False)
         rejected.delay("requeue", requeue=True)  # means nothing once acknowledged
         rejected_late.delay("reject", requeue=False)
         again = rejected_late.delay("requeue", requeue=True, runs=3)
-        last = one.delay("last")
+        last = one.apply_async(("last",), link=note.s("linked"))
         if parked:
             kit.settle()
             assert kit.control.limit(SINGLE).status().parked == 9
@@ -325,6 +325,8 @@ def test_other_ways_to_end_a_task(
         (ignored, 1),
         (rejected, 2),
         (rejected_late, 4),
+        (note.s("last", "linked"), 1),
+        (note_error.s(failing.id), 1),
     ):
         kit.assert_ran(task, times=times)
     assert_all_ended(kit)

@@ -103,6 +103,7 @@ fails = make_singleton("fails", fail_if_asked)
 expires = make_singleton("expires", lock_ttl=5, expires=600)
 takes = make_singleton("takes", take, bind=True)
 takes_one = make_singleton("takes_one", take, bind=True, limit=1)
+retries = make_singleton("retries", try_again, bind=True)
 again = make_singleton("again", try_again, bind=True, on_conflict="raise")
 again_started = make_singleton("again_started", try_again, bind=True, lock_until="started")
 gives_place = make_singleton("gives_place", give_place, bind=True)
@@ -461,6 +462,20 @@ def test_options_of_a_call(kit: ThrottleTest) -> None:
 
 
 # -- tasks that publish themselves again -------------------------------------------------------------------------------
+
+
+def test_a_retry_keeps_the_lock(kit: ThrottleTest) -> None:
+    with kit.gate() as gate:
+        first = begun(kit, retries.delay("a", True))
+        duplicate = send_by_name(retries, "a", True)
+        kit.assert_duplicate(duplicate, of=first)
+        gate.open(1)
+        gate.wait_for(1)
+        assert retries.delay("a", True).id == first.id
+        kit.assert_duplicate(duplicate, of=first)
+    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
+    kit.assert_ran(retries, times=2)
+    assert_all_ended(kit)
 
 
 @pytest.mark.parametrize("task", [takes, takes_one], ids=["direct", "parked"])

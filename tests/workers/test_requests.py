@@ -52,6 +52,7 @@ def noted(journal: Journal, task_id: str) -> list[str]:
     ("kind", "name", "parked"),
     [
         ("hard", "plain", False),
+        ("hard", "hooked", True),
         ("hard", "requested", False),
         ("hard", "requested", True),
         ("soft", "requested", False),

@@ -77,6 +77,7 @@ M = {"master_name": "m"}
 URLS: list[tuple[dict[str, Any], str]] = [
     ({"broker_url": "redis://b/1", "result_backend": "redis://r/2"}, "redis://b/1"),
     ({"broker_url": "amqp://b", "result_backend": "redis://r/2"}, "redis://r/2"),
+    ({"broker_url": "rediss://b/1"}, "rediss://b/1"),
     ({"broker_url": "redis+socket:///a.sock?virtual_host=4"}, "redis+socket:///a.sock?virtual_host=4"),
     ({"broker_url": "redis://b/1", "throttle_url": "unix:///a.sock?db=4"}, "unix:///a.sock?db=4"),
     ({"broker_url": "amqp://b", "throttle_url": "redis+cluster://c1,c2"}, "redis+cluster://c1,c2"),

@@ -31,7 +31,7 @@ def refused(workers: Workers, **how: Any) -> str:
     """Return the last line of a worker that does not start."""
     worker = workers.start(**how, wait=False)
     assert worker.wait() == 1
-    assert "Traceback" not in worker.log()
+    assert not re.search("Traceback|secret", worker.log())
     return worker.log().splitlines()[-1]
 
 
@@ -41,13 +41,19 @@ def refused(workers: Workers, **how: Any) -> str:
         (BASIC, {"throttle_leese": 3}, "Unknown setting 'throttle_leese', did you mean 'throttle_lease'?"),
         (BASIC, {"task_annotations": {f"{BASIC}.work": {"limit": "two"}}}, f"Task {BASIC}.work: limit must be a whole"),
         (ONCE, {"result_backend": "rpc://"}, rf"Task {ONCE}.\w+: on_conflict='re.*rpc://"),
-        (BASIC, {"throttle_url": "redis://127.0.0.1:{}/99"}, "The store redis://127.0.0.1:{}/99 has no such database"),
+        (
+            BASIC,
+            {"throttle_url": "redis://one:secret@127.0.0.1:{}/0"},
+            r"The store redis://one:\*\*@127.0.0.1:{}/0 refuses the user or the password",
+        ),
+        (BASIC, {"broker_url": "memory://", "result_backend": "cache+memory://"}, ".*throttle_url = 'redis://"),
     ],
-    ids=["setting", "option", "backend", "store"],
+    ids=["setting", "option", "backend", "password", "no store"],
 )
 def test_wrong_setup_ends_in_one_line(
     workers: Workers, server: EmbeddedServer, app: str, conf: dict[str, Any], said: str
 ) -> None:
+    workers.broker = conf.get("broker_url", workers.broker)
     workers.backend = conf.get("result_backend", workers.backend)
     if "throttle_url" in conf:
         conf, said = {"throttle_url": conf["throttle_url"].format(server.port)}, said.format(server.port)

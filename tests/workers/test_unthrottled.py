@@ -15,6 +15,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, Limit, RateLimited, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.settings import settings_of
+from celery_throttle.store.draining import Drained
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.worker import parked_leftovers
 from tests.store.terms_caller import TermsCaller, terms
@@ -107,8 +108,8 @@ def test_starts_are_now_and_locks_are_free(app: Any) -> None:
 
 
 def test_eager_tasks_run_at_once_and_leave_nothing(server: EmbeddedServer, redis: Redis) -> None:
-    """Without a server, as well as with one."""
-    for conf in (NOWHERE, {"throttle_url": server.url}):
+    """Without a server or its URL, as well as with one."""
+    for conf in ({}, NOWHERE, {"throttle_url": server.url}):
         tasks = make_app(**EAGER, **conf).tasks
         work, once, nested = tasks["work"], tasks["once"], tasks["nested"]
         assert [work.delay(number).get() for number in range(5)] == [0, 1, 2, 3, 4]
@@ -198,6 +199,26 @@ def test_parked_tasks_run_when_throttling_is_turned_off(workers: Workers, journa
     journal.wait_finished(5)
     assert len(journal.runs()) == 5
     state.wait_empty()
+
+
+def test_drained_tasks_run_on_a_worker_that_does_not_throttle(workers: Workers, journal: Journal, state: State) -> None:
+    """The way out: all that is parked goes back to its queue, in order."""
+    app = workers.start_app(FEATURES, concurrency=2)
+    control = ThrottleControl(app.app)
+    control.limit("single").pause(by="ana", why="their incident 42")
+    results = [app.one.delay(label) for label in "abcd"]
+    whole: Any = chord([app.one.s("e"), app.one.s("f")], app.plain.si("g"))()
+    state.wait_parked(6)
+    (before,) = workers.started
+    reason = r"Limit single is paused since .* by ana, because: their incident 42$"
+    before.wait_for_log(rf"INFO/MainProcess\] Task {FEATURES}\.one\[{results[0].id}\] parked: place 1 .* {reason}")
+    before.term()
+    assert before.wait() == 0
+    assert control.drain(by="ana") == (Drained("celery", 6, 0),)
+    state.wait_empty()
+    workers.start(FEATURES, concurrency=1, conf=OFF)
+    assert [each.get(timeout=20) for each in (*results, whole)] == list("abcdg")
+    assert "".join(journal.order()) == "abcdefg"
 
 
 @pytest.mark.parametrize(("calls", "said"), [(20, "620 tasks are parked"), (1, "100 or more tasks are parked")])
