@@ -61,6 +61,6 @@ SLICE_TESTS = (
     "(replace or retried or retries or reject or stamps or link_option or time_limits or test_basic or priority "
     "or test_fail or simple_canvas or True-True-True or pending_chord or large_group_pipeline) "
     "and not (callback or with_errback or header_link "
-    # These depend on who is faster, also without us.
+    # These depend on which process is faster, also without us.
     "or body_chain_child or nesting_)"
 )

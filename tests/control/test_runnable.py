@@ -390,7 +390,7 @@ def test_bindings_are_only_read_for_unknown_names(app: Any, control: ThrottleCon
 def test_a_queue_that_does_not_exist_is_an_error(
     app: Any, control: ThrottleControl, run: Run, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Not 0, by which an autoscaler would stop all workers; alerts need the metrics of the others all the same."""
+    """Not 0, by which an autoscaler would stop all workers; alerts still need the metrics of the other queues."""
     app.conf.task_queues = [Queue("video"), Queue("mail")]
     with pytest.raises(ConfigurationError, match=NO_QUEUE):
         control.runnable("video", "vidoe")

@@ -177,7 +177,7 @@ def completed(shell: Shell, line: str, **env: str) -> list[str]:
 
 
 def test_completion(shell: Shell, of_features: TermsCaller) -> None:
-    """Without the store the code's limits are known all the same; without the app nothing, and no traceback."""
+    """Without the store, the limits of the code are still known; without the app nothing, and no traceback."""
     tenant = Limit("tenant", 1, key="tenant")
     of_features.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
     of_features.put("waits", Limit("box", 1, per="host"))

@@ -55,7 +55,7 @@ def test_slots_and_permits_are_free_at_once(
 def test_tasks_that_have_expired_keep_neither_slot_nor_permit(
     backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
-    """Of those that wait for a slot and of one in line the end cannot be reported until the backend is there again."""
+    """The ends of tasks that wait for a slot or in line cannot be reported until the backend is back."""
     worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 8})
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.apply_async(("first",), ignore_result=True))
@@ -197,7 +197,7 @@ def test_lost_result_is_remembered_and_duplicates_get_it(
 def test_it_succeeds_also_if_the_store_is_away_as_well(
     store: EmbeddedServer, backend: EmbeddedServer, workers: Workers, journal: Journal
 ) -> None:
-    """The process that ran it cannot say so: its worker does, when the store is back."""
+    """The process that ran it cannot report that: its worker does, when the store is back."""
     worker = workers.start(ONCE, concurrency=1)
     task = workers.app(ONCE).hold_remembered
     send(workers, task, "a")

@@ -43,7 +43,7 @@ def doors(journal: Journal, workers: Workers) -> Iterator[Doors]:
 def start(workers: Workers, state: State, pool: str, name: str) -> tuple[Any, Any]:
     """Start two workers, and a task that is given to one of them from its line, so only the store has its message.
 
-    Each worker has a queue of its own, too: one that is blocked takes messages all the same.
+    Each worker has a queue of its own, too: a blocked worker still takes messages.
     """
     for queue in ("w1", "w2"):
         workers.start(BLOCKING, pool=pool, queues=f"celery,{queue}", concurrency=1 if pool == "solo" else 2)

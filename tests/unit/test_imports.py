@@ -43,8 +43,8 @@ STEERS = {
 
 #: Lines of a file, which has one subject.
 MOST_LINES = 400
-#: Methods that run while an object is made.
-MAKERS = {"__init__", "__new__", "__post_init__", "_begin"}
+#: Methods that run while an object is made; what they call of the object runs then, too.
+MAKERS = ("__init__", "__new__", "__post_init__")
 FILES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
@@ -84,12 +84,24 @@ def own_set_in(methods: Iterable[ast.AST]) -> set[str]:
     return {node.attr for method in methods for node in stored(method) if is_own(node)}
 
 
+def run_at_first(of: ast.ClassDef) -> list[ast.AST]:
+    """Return the methods that run while an object is made: `MAKERS`, and those that they call."""
+    own: dict[str, ast.AST] = {node.name: node for node in of.body if isinstance(node, Function)}
+    found, todo = [], list(MAKERS)
+    while todo:
+        if method := own.pop(todo.pop(), None):
+            found.append(method)
+            called = [call.func for call in nodes(method, ast.Call)]
+            todo += [each.attr for each in called if isinstance(each, ast.Attribute) and is_own(each)]
+    return found
+
+
 def set_at_first(of: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> set[str]:
-    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and the like."""
+    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and its callees."""
     record = any("dataclass" in ast.unparse(each) for each in of.decorator_list)
     fields = [node for node in of.body if isinstance(node, ast.Assign | ast.AnnAssign) and (node.value or record)]
     found = {name.id for node in fields for name in nodes(node, ast.Name)}
-    found |= own_set_in(node for node in nodes(of, ast.FunctionDef) if node.name in MAKERS)
+    found |= own_set_in(run_at_first(of))
     bases = {name.id for base in of.bases for name in nodes(base, ast.Name)} & known.keys() - {of.name}
     return found.union(*(set_at_first(known[base], known) for base in bases))
 
@@ -154,6 +166,8 @@ def test_all_imports_are_seen() -> None:
     [
         ("x = 1\n def f(self): self.x = 2", []),
         ("def __init__(self): self.x = 1\n def f(self): self.x = 2", []),
+        ("def __init__(self): self.f()\n def f(self): self.x = 2", []),
+        ("def __init__(self): self.y = 1\n def f(self, x): self.x = x", ["A.x", "B.x"]),
         ("x: int\n def f(self): self.x = 2", ["A.x", "B.x"]),
         ("def __init__(self): self.y = 1\n def f(self): self.x = 2", ["A.x", "B.x"]),
         ("def __init__(self): self.x: int\n def f(self): self.x = 2", ["A.x", "B.x"]),

@@ -418,7 +418,7 @@ def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(kit: ThrottleTes
 
 
 def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) -> None:
-    """Those that are sent by name stay in the broker; without a store a call is published all the same."""
+    """Tasks that are sent by name stay in the broker; without a store a call is still published."""
     with throttle.cut_store():
         unchecked = few_wait.delay("unchecked")
     with throttle.run_worker(concurrency=2):
