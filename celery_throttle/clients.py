@@ -18,7 +18,7 @@ from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.breaker import Breaker
-from celery_throttle.store.caller import Caller
+from celery_throttle.store.caller import CONNECTIONS, Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.exchange_reply import read_cleared
 from celery_throttle.store.history import by_limit
@@ -53,7 +53,7 @@ class StoreClient:
         keys = settings.keys(group)
         self.store = Store(keys, settings.lease)
         self.breaker = _breaker_of(app, settings.url, group)
-        self._caller = Caller(settings.url, keys)
+        self._caller = Caller(settings.url, keys, app.conf.broker_pool_limit or CONNECTIONS)
 
     def ask(self, call: Call) -> Any:
         """Send a call; return the reply.
@@ -61,6 +61,21 @@ class StoreClient:
         Raises:
             StoreUnavailable: the store did not answer, or refused the call.
         """
+        with self._caller.turn:
+            return self._ask(call)
+
+    def ask_if_up(self, call: Call) -> Any:
+        """As `ask`, for callers that can do without: raise at once if the store did not answer a moment ago.
+
+        Raises:
+            StoreUnavailable: as `ask`.
+        """
+        with self._caller.turn:  # the store may fail while this call waits for its turn
+            if why := self.breaker.refusal():
+                raise not_asked(why)
+            return self._ask(call)
+
+    def _ask(self, call: Call) -> Any:
         begun = self.breaker.begin()
         try:
             reply = self._caller.call(call)
@@ -72,16 +87,6 @@ class StoreClient:
             raise _unavailable(error) from error
         self.breaker.answered()
         return reply
-
-    def ask_if_up(self, call: Call) -> Any:
-        """As `ask`, for callers that can do without: raise at once if the store did not answer a moment ago.
-
-        Raises:
-            StoreUnavailable: as `ask`.
-        """
-        if why := self.breaker.refusal():
-            raise not_asked(why)
-        return self.ask(call)
 
     def reap(self, *, patient: bool = False) -> Iterator[Cleared]:
         """Clear the holders whose lease has ended, and yield them.

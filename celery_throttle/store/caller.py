@@ -7,6 +7,8 @@ import select
 from collections import deque
 from contextlib import suppress
 from socket import MSG_PEEK
+from threading import Semaphore
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.connection import SSLConnection
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Caller"]
+__all__ = ["CONNECTIONS", "IDLE", "Caller"]
 
+#: The most connections of one client, as Celery's own default for the broker.
+CONNECTIONS = 10
+#: Seconds after which an idle connection is closed.
+IDLE = 60.0
 _ONE_PIECE = 4096
 _poll = getattr(select, "poll", None)  # eventlet takes it away
 
@@ -32,15 +38,36 @@ _poll = getattr(select, "poll", None)  # eventlet takes it away
 class Caller:
     """A client for the calls that a publish waits for.
 
-    It uses the connections of redis-py without its client, because that client doubles the time of a call. It keeps a
-    connection for each thread that calls at the same time. It repeats a call only after a refusal, because another
-    server has the keys or the server lacks the script.
+    It uses the connections of redis-py without its client, because that client doubles the time of a call. It repeats a
+    call only after a refusal, because another server has the keys or the server lacks the script.
+
+    Args:
+        url: see `StoreUrl`.
+        keys: the keys of the calls; a cluster has them on one of its nodes.
+        most: the most connections. Further threads wait for their turn. Idle connections are closed after a minute.
     """
 
-    def __init__(self, url: str, keys: Keys | None = None) -> None:
+    def __init__(self, url: str, keys: Keys | None = None, most: int = CONNECTIONS) -> None:
         self._make = connection_factory(url, keys)
-        self._free: deque[Any] = deque()
+        self._most = most
+        self._begin()
+
+    def _begin(self) -> None:
+        #: Idle connections, each with the time of its last reply; the one used last is at the right end.
+        self._free: deque[tuple[Any, float]] = deque()
+        self._turns = Semaphore(self._most)
         self._process = os.getpid()
+
+    @property
+    def turn(self) -> Semaphore:
+        """A turn with one of the connections, for programs whose threads call: enter it, and call."""
+        self._check_process()
+        return self._turns
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            # The process was forked: connections and turns belong to threads of the parent.
+            self._begin()
 
     def call(self, call: Call) -> Any:
         """Return the reply.
@@ -70,27 +97,33 @@ class Caller:
             if elsewhere(error):
                 connection.disconnect()
             else:
-                self._free.append(connection)
+                self._keep(connection)
             raise
         except BaseException:
             # The next reply on this connection would belong to this call, not to the next one.
             connection.disconnect()
             raise
-        self._free.append(connection)
+        self._keep(connection)
         return reply
 
+    def _keep(self, connection: Any) -> None:
+        """Keep an idle connection for the next call, and close those that no call has needed for long."""
+        now = monotonic()
+        self._free.append((connection, now))
+        with suppress(IndexError):  # another thread was quicker
+            while self._free[0][1] < now - IDLE:
+                self._free.popleft()[0].disconnect()
+
     def _hang_up(self) -> None:
-        while self._free:
-            with suppress(IndexError):  # another thread was quicker
-                self._free.pop().disconnect()
+        with suppress(IndexError):  # another thread was quicker
+            while self._free:
+                self._free.pop()[0].disconnect()
 
     def _connection(self) -> Any:
-        if self._process != os.getpid():
-            # The process was forked: the connections belong to the parent.
-            self._process, self._free = os.getpid(), deque()
+        self._check_process()
         while True:
             try:
-                connection = self._free.pop()
+                connection, _ = self._free.pop()
             except IndexError:
                 return _connected(self._make())
             if _stands(connection):

@@ -5,14 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
+from celery import Celery
 from redis import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_throttle.clients import StoreClient
 from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.caller import Caller as RawClient
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.scripts import Call, Script
@@ -37,9 +43,13 @@ def raw(server: EmbeddedServer) -> Iterator[RawClient]:
     close(client)
 
 
+def idle(client: RawClient) -> list[Any]:
+    return [connection for connection, _ in client._free]
+
+
 def close(client: RawClient) -> None:
     while client._free:
-        client._free.pop().disconnect()
+        client._free.pop()[0].disconnect()
 
 
 def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
@@ -68,7 +78,7 @@ def test_a_server_that_is_no_primary_any_more_is_left(own_server: EmbeddedServer
         assert not client._free
         admin.replicaof("NO", "ONE")
     assert client.call(call) == b"OK"
-    client._free.pop().disconnect()
+    client._free.pop()[0].disconnect()
 
 
 @pytest.mark.parametrize("poll", [True, False])
@@ -79,20 +89,20 @@ def test_a_connection_is_used_again_and_a_broken_one_is_not(
         monkeypatch.setattr("celery_throttle.store.caller._poll", None)
     call = worker.store.locked("x" * 40)
     raw.call(call)
-    [first] = raw._free
+    [first] = idle(raw)
     raw.call(call)
-    assert list(raw._free) == [first]
+    assert idle(raw) == [first]
     redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
     assert raw.call(call) is None
-    assert list(raw._free) != [first]
+    assert idle(raw) != [first]
 
 
 def test_a_refused_call_leaves_the_connection_usable(worker: Caller, raw: RawClient) -> None:
     with pytest.raises(ResponseError):
         raw.call(Call(Script("bad", "return redis.call('NONSENSE')", "0" * 40), (0,)))
-    [kept] = raw._free
+    [kept] = idle(raw)
     assert raw.call(worker.store.locked("x" * 40)) is None
-    assert list(raw._free) == [kept]
+    assert idle(raw) == [kept]
 
 
 @pytest.mark.parametrize("text", [b"", b"x", b"\r\n", b"$0\r\n", b"-ERR\r\n", b"x" * 5000, b"\xff\0" * 40])
@@ -103,9 +113,9 @@ def test_a_text_is_read_whole_however_it_arrives(
     monkeypatch.setattr("celery_throttle.store.caller._ONE_PIECE", piece)
     call = Call(ECHO, (0, text))
     assert raw.call(call) == text
-    [first] = raw._free
+    [first] = idle(raw)
     assert raw.call(call) == text
-    assert list(raw._free) == [first]  # so nothing was left on it
+    assert idle(raw) == [first]  # so nothing was left on it
 
 
 def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer) -> None:
@@ -135,10 +145,67 @@ def test_a_forked_process_has_connections_of_its_own(worker: Caller, raw: RawCli
     """Two processes on one connection would read each other's replies."""
     call = worker.store.locked("x" * 40)
     raw.call(call)
-    [parents] = raw._free
+    [parents] = idle(raw)
     child = os.fork()
     if not child:
         raw.call(call)
-        os._exit(parents in raw._free)
+        os._exit(parents in idle(raw))
     assert os.waitpid(child, 0)[1] == 0
-    assert list(raw._free) == [parents]
+    assert idle(raw) == [parents]
+
+
+# -- how many connections there are ------------------------------------------------------------------------------------
+
+
+def call_at_once(client: StoreClient, count: int) -> None:
+    """Have so many threads call the store while it answers none of them, so that none has an idle connection."""
+    with ThreadPoolExecutor(count) as pool:
+        ready = Barrier(count)
+
+        def call() -> Any:
+            ready.wait()
+            return client.ask(client.store.locked("x" * 40))
+
+        assert [each.result() for each in [pool.submit(call) for _ in range(count)]] == [None] * count
+
+
+def test_a_burst_of_publishers_shares_the_connections_of_a_pool(server: EmbeddedServer, redis: Redis) -> None:
+    app = Celery(broker=server.url, backend=server.url, set_as_current=False)
+    app.conf.broker_pool_limit = 3
+    client = StoreClient(app, None)
+    before = len(redis.client_list())
+    redis.execute_command("CLIENT", "PAUSE", 300)  # type: ignore[no-untyped-call]
+    call_at_once(client, 20)
+    assert len(redis.client_list()) - before <= 3
+    close(client._caller)
+
+
+def test_idle_connections_are_closed_after_a_while(
+    worker: Caller, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = worker.store.locked("x" * 40)
+    first, second, third = (raw._connection() for _ in range(3))
+    for each in (first, second, third):
+        raw._keep(each)
+    monkeypatch.setattr("celery_throttle.store.caller.IDLE", -1.0)
+    raw.call(call)
+    assert not idle(raw)
+    assert [each._sock for each in (first, second, third)] == [None] * 3
+    monkeypatch.setattr("celery_throttle.store.caller.IDLE", 60.0)
+    raw.call(call)
+    assert len(idle(raw)) == 1
+
+
+def test_a_call_that_waited_for_its_turn_in_an_outage_is_not_sent(own_server: EmbeddedServer) -> None:
+    """Or each of a hundred publishers would wait for a timeout of its own."""
+    app = Celery(broker=own_server.url, backend=own_server.url, set_as_current=False)
+    app.conf.broker_pool_limit = 1
+    client = StoreClient(app, None)
+    call = client.store.locked("x" * 40)
+    client.ask(call)
+    own_server.freeze()
+    with ThreadPoolExecutor(8) as pool:
+        errors = [each.exception() for each in [pool.submit(client.ask_if_up, call) for _ in range(8)]]
+    sent = [error for error in errors if "a moment ago" not in str(error)]
+    assert all(isinstance(error, StoreUnavailable) for error in errors)
+    assert len(sent) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -41,7 +42,7 @@ def calling(url: str, prefix: str) -> Iterator[Caller]:
     caller = Caller(url, Keys(prefix))
     yield caller
     while caller._free:
-        caller._free.pop().disconnect()
+        caller._free.pop()[0].disconnect()
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def locked(prefix: str) -> Any:
 
 def port_of(caller: Caller) -> int:
     """Where it was connected last."""
-    return int(caller._free[-1].port)
+    return int(caller._free[-1][0].port)
 
 
 @pytest.mark.parametrize("number", range(PRIMARIES))
@@ -89,7 +90,7 @@ def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None
     assert caller.call(locked(FIRST)) is None
     first, second, *_ = cluster.nodes
     assert port_of(caller) == first.port
-    caller._free.appendleft(in_use)
+    caller._free.appendleft((in_use, time.monotonic()))
     try:
         _give(cluster, first, second)
         assert caller.call(locked(FIRST)) is None
