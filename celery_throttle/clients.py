@@ -25,7 +25,7 @@ from celery_throttle.store.history import by_limit
 from celery_throttle.store.portions import take_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.store.scripts import Call
@@ -104,18 +104,20 @@ class StoreClient:
                 patient = False
                 continue
             found = [read_cleared(*row) for row in rows]
-            self._count([each.needs for each in found])
-            for each in found:
-                tell_reclaimed(each.task, each.needs)
-                yield each
+            self.report_reclaimed(found)
+            yield from found
             if len(rows) < _REAPED:
                 return
 
-    def _count(self, reclaimed: list[str]) -> None:
-        counts = by_limit({needs: [0] * Place.RECLAIMED + [number] for needs, number in Counter(reclaimed).items()})
+    def report_reclaimed(self, found: Sequence[Cleared]) -> None:
+        """Count the reclaimed permits, and send `permit_reclaimed` for each holder that had some."""
+        reclaimed = Counter(each.needs for each in found)
+        counts = by_limit({needs: [0] * Place.RECLAIMED + [number] for needs, number in reclaimed.items()})
         while counts:
             with suppress(StoreUnavailable):  # counts are only for people
                 self.ask(self.store.count(take_rows(counts)))
+        for each in found:
+            tell_reclaimed(each.task, each.needs)
 
 
 def not_asked(why: str) -> StoreUnavailable:

@@ -11,7 +11,6 @@ from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
 from celery_throttle.store import parked_tasks
 from celery_throttle.store.audit import read_changes
@@ -24,13 +23,14 @@ from celery_throttle.store.reading import read
 from celery_throttle.store.task_view import read_task_view
 from celery_throttle.store.unreadable import read_set_aside, read_wrong
 from celery_throttle.store.workers import read_declared, read_kinds, read_lost_runs, read_services
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.tasks.registry import groups_of, task_names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from celery_throttle.core.history import Ring
+    from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History, LastHour
     from celery_throttle.store.holders import Holder
@@ -111,7 +111,7 @@ class Reader:
         return sorted(found, key=lambda each: (each.worker, each.task, each.nonce))
 
     def _names(self) -> TaskNames:
-        return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
+        return task_names_of(self.app)
 
     def clock(self) -> tuple[datetime, float]:
         """Return the store's time, and the seconds without starts after the store has lost its data (else 0)."""

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -34,6 +35,7 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Overtaken, read_exchanged
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.servers.client import make_client
+from celery_throttle.tasks.reap import report_reclaimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +82,7 @@ class Outside:
         client, settings = store_client(app, group), settings_of(app)
         self.sites = Sites(settings.sites)
         self._call, self._store, self.lease = client.ask, replace(client.store, sites=self.sites), client.store.lease
-        self._breaker = client.breaker
+        self._breaker, self._report_reclaimed = client.breaker, partial(report_reclaimed, app, client)
         self._declarations = Declarations(client)
         self.on_store_error, self._unthrottled = settings.on_store_error, False
         self._bell = Bell(make_client(settings.url, self._store.keys), self._store.keys.wake, self._queue, self.sites)
@@ -267,6 +269,8 @@ class Outside:
         self._under_way, self._unthrottled, self._read = None, False, self._number
         with self._guard:
             self._take_answers(batch, reply)
+        if reply.reclaimed:
+            self._report_reclaimed(reply.reclaimed)
         at_once = reply.more or (self._waiting and self._bell.listen())  # hints may have been missed before
         wait = min(reply.wait or _LOOK_EVERY, _LOOK_EVERY, self.lease / 3)
         self._look_at = time.monotonic() + (0.0 if at_once else wait)

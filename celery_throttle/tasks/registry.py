@@ -14,6 +14,7 @@ from celery import _state
 
 from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.same_limits import DeclaredLimits
+from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "is_bound",
     "is_read",
     "policies_of",
+    "task_names_of",
 ]
 
 #: By app and task name, never by class, because Celery makes one more class for every app that a task is shared with.
@@ -154,3 +156,8 @@ def _name(app: Any, waiting: Any) -> str | None:
     except AttributeError:
         return None  # the decorator has run, because code used the task
     return options.get("name") or app.gen_task_name(function.__name__, function.__module__)  # type: ignore[no-any-return]
+
+
+def task_names_of(app: Any) -> TaskNames:
+    """Return the names of the app's throttled tasks, by their codes in the store."""
+    return TaskNames(limits_by_task(policies_of(app), dedups_of(app)))

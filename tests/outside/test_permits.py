@@ -18,7 +18,17 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
+from celery_throttle import (
+    ConfigurationError,
+    LeaseLost,
+    Limit,
+    NotAcquired,
+    Permit,
+    StoreUnavailable,
+    ThrottleControl,
+    Throttled,
+    signals,
+)
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.permits import permit as permits
@@ -425,6 +435,27 @@ def test_a_process_that_is_killed_gives_way(gpu: Limit, app: Celery, state: Stat
 
     until(cleared)
     state.wait_empty()
+
+
+def test_reclaimed_permit_is_logged_counted_and_signalled(
+    gpu: Limit, app: Celery, process: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a worker: the first process that notices the end of a lease reports it."""
+    seen: list[str] = []
+
+    def receive(event: signals.PermitReclaimed, **_: object) -> None:
+        seen.append(event.task_id)
+
+    signals.permit_reclaimed.connect(receive)
+    with process() as holder:
+        assert [holder.stdout.readline() for _ in range(2)] == ["asks\n", "holds\n"]
+        (held,) = ThrottleControl(app).limit(gpu).holders()
+        holder.kill()
+        holder.wait()
+        gpu.acquire(20, app=app).release()
+    assert seen == [held.task_id]
+    assert f"Permit of limit gpu reclaimed from task {held.task_id}: worker" in caplog.text
+    until(lambda: ThrottleControl(app).limit(gpu).history().total.reclaimed == 1)
 
 
 def test_a_rate_waits_for_its_start(app: Celery) -> None:
