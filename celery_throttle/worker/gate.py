@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.store.exchange_reply import Grant, Reply, Withdrawn
+    from celery_throttle.worker.celery_side.autoscale import Autoscaling
     from celery_throttle.worker.celery_side.slots import Slots
     from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.loop import Loop
@@ -62,7 +63,7 @@ class Gate:
         timekeeper: calls functions later.
         groups: the names of the groups of limits.
         make_calls: makes the calls of a group, given the group's name, this gate, and the held runs.
-        grow: called when a parked task could start here, if there were a slot more.
+        autoscaling: Celery's autoscaler, which learns of parked tasks here.
 
     Attributes:
         groups: the calls of each group.
@@ -80,9 +81,10 @@ class Gate:
         timekeeper: Timekeeper,
         groups: Iterable[str],
         make_calls: Callable[[str, Gate, HeldBack], Calls],
-        grow: Callable[[], None],
+        autoscaling: Autoscaling,
     ) -> None:
-        self._slots, self._tasks, self._loop, self._timekeeper, self._grow = slots, tasks, loop, timekeeper, grow
+        self._slots, self._tasks, self._loop, self._timekeeper = slots, tasks, loop, timekeeper
+        self._autoscaling = autoscaling
         self._closing = False
         self._broker = broker = Broker(settings.broker_code)
         self._closed = ClosedBuckets()
@@ -276,6 +278,7 @@ class Gate:
         if self._closing or self._broker.queues is None or requests is None:
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.PLACE))
         elif (run := self._resuming.run_of(grant, calls, requests)) is not None:
+            self._autoscaling.resumed(run.request)
             self._admission.resume(run)
 
     def sent_back(self, run: Run) -> None:
@@ -328,7 +331,7 @@ class Gate:
     def _more_waits(self, calls: Calls) -> None:
         calls.hungry = True
         if self.running.free_slots <= 0 and not self._stops():
-            self._grow()
+            self._autoscaling.grow()
 
     def _look_now(self, at: float, calls: Calls) -> None:
         if calls.look_at != at:

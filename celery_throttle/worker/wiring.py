@@ -17,7 +17,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker.celery_side import remember
-from celery_throttle.worker.celery_side.autoscale import Growth
+from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
@@ -64,7 +64,7 @@ class Throttling:
         sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites)
         make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
-        self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
+        self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
         self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked)

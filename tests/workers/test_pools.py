@@ -127,6 +127,22 @@ def test_autoscale_counts_parked_tasks(
     state.wait_empty()
 
 
+def test_the_autoscaler_learns_of_resumed_tasks(workers: Workers, journal: Journal, state: State) -> None:
+    """Else Celery 5.7 takes processes from a pool that works off a line, because none of these tasks is received."""
+    conf = {"worker_autoscaler": f"{FEATURES}:LoggedAutoscaler"}
+    worker = workers.start(FEATURES, options=["--autoscale", "4,1"], conf=conf)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("first")
+    journal.wait_running(1)
+    second = app.one_hold.delay("second")
+    state.wait_parked(1)
+    before = worker.log().count(f"autoscaler: {second.id}")
+    journal.let_go("first", "second")
+    journal.wait_finished(2)
+    assert worker.log().count(f"autoscaler: {second.id}") == before + 1
+    state.wait_empty()
+
+
 def test_options_of_celery_work_with_ours(workers: Workers, journal: Journal, state: State) -> None:
     """Its local rate limit, a countdown, and children of the pool that are replaced."""
     app = workers.start_app(FEATURES, concurrency=4, options=["--max-tasks-per-child", "1"])

@@ -1,16 +1,14 @@
-"""Add processes for parked tasks, in a worker with ``--autoscale``."""
+"""Tell Celery's autoscaler of parked tasks, in a worker with ``--autoscale``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Growth"]
+__all__ = ["Autoscaling"]
 
 
-class Growth:
-    """Has Celery's autoscaler add processes for parked tasks, because it counts only reserved requests.
-
-    The autoscaler removes idle processes as before.
+class Autoscaling:
+    """Has Celery's autoscaler count parked tasks as it counts those from the broker.
 
     Args:
         worker: Celery's WorkController; its autoscaler may be made later.
@@ -19,7 +17,7 @@ class Growth:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
-    def __call__(self) -> None:
+    def grow(self) -> None:
         """Add one process, up to the most that are allowed; if one is not enough, this is called again."""
         scaler = getattr(self._worker, "autoscaler", None)
         if scaler is None:
@@ -28,3 +26,9 @@ class Growth:
             if scaler.processes < scaler.max_concurrency:
                 scaler.scale_up(1)
                 scaler.pool.maintain_pool()
+
+    def resumed(self, request: Any) -> None:
+        """Report a resumed task as a received one: since Celery 5.7 a pool shrinks a while after the last of those."""
+        received = getattr(getattr(self._worker, "autoscaler", None), "on_task_received", None)
+        if received is not None:
+            received(request)

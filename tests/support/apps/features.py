@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from celery.exceptions import Reject
+from celery.worker.autoscale import Autoscaler
 from kombu.transport.filesystem import Channel
 from kombu.utils.json import dumps
 
@@ -26,6 +28,14 @@ def _put(self: Any, queue: str, payload: Any, **_: Any) -> None:
 
 
 Channel._put = _put  # type: ignore[method-assign]
+
+
+class LoggedAutoscaler(Autoscaler):
+    """Celery's autoscaler, with a log of the tasks that it learns of."""
+
+    def on_task_received(self, req: Any) -> None:
+        logging.getLogger("celery").info("autoscaler: %s", req.id)
+
 
 app = new_app("features")
 
