@@ -56,11 +56,40 @@ class Binder:
 
 
 class TaskCall:
-    """One call of a task: the arguments as given, and the task's body without ``self``, whose parameters count."""
+    """One call of a task.
 
-    def __init__(self, task_name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        self.task_name, self.args, self.kwargs = task_name, tuple(args or ()), dict(kwargs or {})
-        self._function = function
+    Args:
+        task_name: the name of the task.
+        function: the body of the task without ``self``, whose parameters count.
+        args: the positional arguments of the call.
+        kwargs: the other arguments of the call.
+        validated: returns the arguments that the body gets; None if it gets those of the call.
+    """
+
+    def __init__(
+        self,
+        task_name: str,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        validated: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None,
+    ) -> None:
+        self.task_name, self._given = task_name, (tuple(args or ()), dict(kwargs or {}))
+        self._function, self._validated = function, validated
+
+    @cached_property
+    def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self._given if self._validated is None else self._validated(*self._given)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments that the body gets."""
+        return self._arguments[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The other arguments that the body gets."""
+        return self._arguments[1]
 
     @cached_property
     def _binder(self) -> Binder:

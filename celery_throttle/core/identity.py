@@ -53,9 +53,19 @@ def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind o
         return _kind("set", sorted(map(canonical, value)))
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _kind("bytes", [quote(bytes(value).hex())])
+    return _of_object(value)
+
+
+def _of_object(value: Any) -> str:
     if isinstance(value, _TEXTUAL):
         return _kind(type(value).__name__, [quote(str(value))])
-    raise TypeError(f"cannot compare {type(value).__name__} values")
+    dump = getattr(value, "model_dump", None)  # of a model of pydantic
+    if dump is None:
+        raise TypeError(f"cannot compare {type(value).__name__} values")
+    try:
+        return canonical(dump())
+    except TypeError:  # a value of a type of pydantic's own, an address say
+        return canonical(dump(mode="json"))
 
 
 def _kind(name: str, items: Iterable[str]) -> str:

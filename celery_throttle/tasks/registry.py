@@ -16,6 +16,7 @@ from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
+from celery_throttle.tasks.models import validator_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +89,7 @@ def is_bound(task: Any) -> bool:
 
 def call_of(task: Any, args: Any, kwargs: Any) -> TaskCall:
     """Return one call of a task, which its limits and its lock read."""
-    return TaskCall(str(task.name), task.run, args, kwargs)
+    return TaskCall(str(task.name), task.run, args, kwargs, validator_of(task.run))
 
 
 def policies_of(app: Any) -> dict[str, Policy]:
