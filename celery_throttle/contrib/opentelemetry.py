@@ -96,7 +96,7 @@ def _buckets_of(task: Any) -> list[Bucket]:
     values = header_of(task.request)
     try:
         if policy.varies and not policy.carried(values):
-            values = policy.values(call_of(task, task.request.args, task.request.kwargs))
+            values = policy.values(call_of(task, task.request.args, task.request.kwargs, task.request.headers))
         needs = policy.needs(values) if policy.varies else policy.same
     except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.identity import pick
@@ -12,8 +12,10 @@ from celery_throttle.errors import ConfigurationError, WrongArguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["SEVERAL", "Binder", "TaskCall", "shown", "takes"]
+__all__ = ["HEADERS", "SEVERAL", "Binder", "TaskCall", "shown", "takes", "wants_headers"]
 
+#: The parameter of an option's function that gets the headers of the message.
+HEADERS = "headers"
 #: The kinds of parameters that take any number of arguments.
 SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -64,6 +66,7 @@ class TaskCall:
         args: the positional arguments of the call.
         kwargs: the other arguments of the call.
         validated: returns the arguments that the body gets; None if it gets those of the call.
+        headers: the headers of the message, as far as they are known.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class TaskCall:
         args: Any,
         kwargs: Any,
         validated: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None,
+        headers: Mapping[str, Any] | None = None,
     ) -> None:
         self.task_name, self._given = task_name, (tuple(args or ()), dict(kwargs or {}))
+        self._headers: Mapping[str, Any] = headers or {}
         self._function, self._validated = function, validated
 
     @cached_property
@@ -126,7 +131,7 @@ class TaskCall:
         """Return the part of the arguments that an option names, or the result of the option's function.
 
         The function gets the arguments as given. It also gets the task's defaults for arguments that the call left out,
-        by name where the function takes names.
+        by name where the function takes names. A parameter ``headers``, which the task has not, gets the headers.
 
         Raises:
             ConfigurationError: the call has no such part. Or the function raised an error, which is the ``__cause__``,
@@ -141,7 +146,9 @@ class TaskCall:
             raise self.wrong(f"{option}: {error}") from None
 
     def _result(self, option: str, function: Callable[..., Any]) -> Any:
-        args, kwargs = self._with_defaults(function)
+        extra = {HEADERS: self._headers} if wants_headers(function, self._binder.signature) else {}
+        args, kwargs = self._with_defaults(partial(function, **extra))
+        kwargs = {**kwargs, **extra}
         try:
             found = function(*args, **kwargs)
         except ConfigurationError:
@@ -166,6 +173,16 @@ class TaskCall:
         ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [(self.args, {**self.kwargs, **left_out})]
         ways += [((*self.args, *left_out.values()), {})] if not self.kwargs else []
         return next((way for way in ways if takes(function, *way)), (self.args, self.kwargs))
+
+
+def wants_headers(function: Callable[..., Any], task: inspect.Signature | None) -> bool:
+    """Return whether a function has a parameter ``headers`` that is no parameter of the task."""
+    try:
+        wanted = inspect.signature(function).parameters.get(HEADERS)
+    except ValueError:  # no signature to check, as for some builtins
+        return False
+    named = wanted is not None and wanted.kind in (wanted.POSITIONAL_OR_KEYWORD, wanted.KEYWORD_ONLY)
+    return named and (task is None or HEADERS not in task.parameters)
 
 
 def takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:

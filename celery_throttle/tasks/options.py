@@ -6,7 +6,7 @@ import inspect
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.arguments import SEVERAL, shown, takes
+from celery_throttle.core.arguments import HEADERS, SEVERAL, shown, takes, wants_headers
 from celery_throttle.core.checks import closest
 from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
@@ -111,7 +111,8 @@ def _check_function(task_name: str, option: str, function: Callable[..., Any], t
         ((None,) * count, {}) for count in range(len(needed), len(names) + 1)
     ]
     by_name: list[tuple[Any, dict[str, None]]] = [((), dict.fromkeys(needed)), ((), dict.fromkeys(names))]
-    if not any(takes(function, args, kwargs) for args, kwargs in positional + by_name):
+    extra = {HEADERS: None} if wants_headers(function, task) else {}
+    if not any(takes(function, args, kwargs | extra) for args, kwargs in positional + by_name):
         raise ConfigurationError(
             f"Task {task_name}: the function given as {option} takes {shown(inspect.signature(function))}, but it is "
             f"called with the arguments of the task, which takes {shown(task)}: "

@@ -87,9 +87,9 @@ def is_bound(task: Any) -> bool:
     return task.name in _dedups.get(task.app, {})
 
 
-def call_of(task: Any, args: Any, kwargs: Any) -> TaskCall:
+def call_of(task: Any, args: Any, kwargs: Any, headers: Mapping[str, Any] | None = None) -> TaskCall:
     """Return one call of a task, which its limits and its lock read."""
-    return TaskCall(str(task.name), task.run, args, kwargs, validator_of(task.run))
+    return TaskCall(str(task.name), task.run, args, kwargs, validator_of(task.run), headers)
 
 
 def policies_of(app: Any) -> dict[str, Policy]:

@@ -192,7 +192,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         if rest:
             options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
-        call = call_of(self, args, kwargs)
+        call = call_of(self, args, kwargs, options.get("headers"))
         options = self._with_values(call, options | {"task_id": task_id})
         if dedup is None or not throttles(self.app):
             check_max_parked(self, call, options)

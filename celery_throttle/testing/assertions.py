@@ -206,7 +206,8 @@ class Assertions(Scene):
 
     def _identity(self, task_id: str) -> str:
         call = self._seen.calls[task_id]
-        return f"{call.name}: {needs_of(self.app.tasks[call.name].s(*call.args, **call.kwargs)).identity}"
+        signature = self.app.tasks[call.name].s(*call.args, **call.kwargs).set(headers=call.headers)
+        return f"{call.name}: {needs_of(signature).identity}"
 
     def assert_locked(self, call: Any, within: float = 2) -> None:
         """Assert that a task has the identity lock of a call; the lock of a remembered call is held, too."""

@@ -73,7 +73,8 @@ def needs_of(call: Any) -> CallNeeds:
     task, args, kwargs = call_of(call)
     task.app.finalize(auto=True)
     policy, dedup = registry.policies_of(task.app).get(task.name), registry.dedup_of(task)
-    read, permits, identity = registry.call_of(task, args, kwargs), {}, None
+    headers = None if call is task else call.options.get("headers")
+    read, permits, identity = registry.call_of(task, args, kwargs, headers), {}, None
     if policy is not None:
         needs = policy.needs(policy.values(read))
         permits = {str(bucket): cost for bucket, cost in costs_of(needs.text)}

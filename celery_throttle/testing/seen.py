@@ -29,6 +29,7 @@ class Call(NamedTuple):
         name: the name of the task.
         args: its positional arguments.
         kwargs: its arguments by name.
+        headers: the headers of its message.
         queue: its queue.
         eta: the time before which it must not start.
         published: how often it was published; a retry is one more.
@@ -37,6 +38,7 @@ class Call(NamedTuple):
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    headers: dict[str, Any]
     queue: str
     eta: datetime | None
     published: int
@@ -127,7 +129,8 @@ class Seen:
         if eta is not None and eta.tzinfo is None:
             eta = eta.replace(tzinfo=self._app.timezone)
         published = 1 + (before.published if before else 0)
-        self._publishing[headers["id"]] = Call(sender, tuple(body[0]), dict(body[1]), str(queue), eta, published)
+        args, kwargs = tuple(body[0]), dict(body[1])
+        self._publishing[headers["id"]] = Call(sender, args, kwargs, dict(headers), str(queue), eta, published)
 
     def _published(self, headers: Any, **_: Any) -> None:
         # Only now, because a publish may fail; only the signal before it has the queue.
@@ -139,7 +142,8 @@ class Seen:
         if sender.app is not self._app or sender.request.is_eager or sender.name == CONCLUDE:
             return
         policy = policies_of(self._app).get(sender.name)
-        needs = policy.needs(policy.values(call_of(sender, args, kwargs))).text if policy is not None else ""
+        call = call_of(sender, args, kwargs, sender.request.headers)
+        needs = policy.needs(policy.values(call)).text if policy is not None else ""
         body = Body(task_id, sender.name, tuple(args), dict(kwargs), costs_of(needs), _node())
         self.bodies.append(body)
         self._changed()

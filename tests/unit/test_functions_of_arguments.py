@@ -114,6 +114,23 @@ def test_unique_on_function_gets_the_defaults_of_the_task() -> None:
     assert identity(task, 1) != identity(task, 1, 3)
 
 
+def has_headers(a: Any, headers: Any = "own") -> None: ...
+
+
+def test_a_function_that_takes_headers_gets_those_of_the_message() -> None:
+    def key(_: Any, *, headers: Any) -> Any:
+        return headers["tenant"]
+
+    task = task_of(f, limit=Limit("t", 2, key=key), cost=lambda a, headers: len(headers), singleton=True)
+    call = call_of(task, (1,), {}, {"tenant": "acme", "x": 1})
+    assert policies_of(task.app)["shop.f"].values(call) == {"keys": {"t": "acme"}, "cost": 2}
+
+
+def test_a_parameter_headers_of_the_task_itself_is_an_argument() -> None:
+    task = task_of(has_headers, limit=2, key=lambda a, headers: headers)
+    assert values(task, 1)["keys"] == {"shop.f": "own"}
+
+
 def only_names(**kw: Any) -> None: ...
 
 

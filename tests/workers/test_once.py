@@ -20,7 +20,7 @@ from celery.utils import uuid
 from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded, Throttled
-from celery_throttle.testing import ThrottleTest
+from celery_throttle.testing import ThrottleTest, assert_needs
 from tests.support.journal import Journal
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.state import State
@@ -107,6 +107,10 @@ retries = make_singleton("retries", try_again, bind=True)
 again = make_singleton("again", try_again, bind=True, on_conflict="raise")
 again_started = make_singleton("again_started", try_again, bind=True, lock_until="started")
 gives_place = make_singleton("gives_place", give_place, bind=True)
+of_tenant = make_singleton(
+    "of_tenant", limit=1, key=lambda label, headers: headers["tenant"],
+    unique_on=lambda label, headers: [headers["tenant"], label],
+)  # fmt: skip
 note = make_task("note", of_callback)
 note_error = make_task("note_error", of_errback)
 collect = make_task("collect", of_chord)
@@ -164,6 +168,23 @@ def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
     gc.collect()
     assert first.id not in collected, "a worker has read the outcome with a subscription"
     kit.assert_ran(plain, times=1)
+    assert_all_ended(kit)
+
+
+@pytest.mark.parametrize("sender", ["publisher", "another program"])
+def test_tenants_in_a_header_are_told_apart(kit: ThrottleTest, sender: str) -> None:
+    """By the publisher, and by the worker where the message has no header of ours."""
+    send = of_tenant.apply_async if sender == "publisher" else partial(APP.send_task, of_tenant.name)
+    with kit.gate() as gate:
+        acme, zeta = (send(("a",), headers={"tenant": tenant}) for tenant in ("acme", "zeta"))
+        gate.wait_for(2)
+        assert_needs(of_tenant.s("a").set(headers={"tenant": "acme"}), identity=["acme", "a"])
+        kit.assert_held(of_tenant, 1, key="acme")
+        kit.assert_held(of_tenant, 1, key="zeta")
+        again = send(("a",), headers={"tenant": "acme"})
+        kit.assert_duplicate(again, of=acme)
+    assert [each.get(timeout=QUICKLY) for each in (acme, zeta, again)] == ["a"] * 3
+    kit.assert_ran(of_tenant, times=2)
     assert_all_ended(kit)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.tasks.registry import call_of
-from celery_throttle.worker.lock_plans import header_of
+from celery_throttle.worker.lock_plans import header_of, headers_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs, Policy
@@ -23,7 +23,8 @@ def needs_of(request: Any, task: Any, policy: Policy) -> Needs:
     if not policy.varies and not policy.paced:
         return policy.same
     header = header_of(request)
-    values = header if policy.carried(header) else policy.values(call_of(task, request.args, request.kwargs))
+    call = call_of(task, request.args, request.kwargs, headers_of(request))
+    values = header if policy.carried(header) else policy.values(call)
     reserved = header.get("reserved")
     if policy.paced and isinstance(reserved, str) and not request.request_dict.get("retries"):
         # A start that was booked in advance is for the first run only.
