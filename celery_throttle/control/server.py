@@ -13,6 +13,7 @@ from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import eviction_of, findings, info_of, persistence_of, server_of, setting_of
+from celery_throttle.store.servers.layouts import layout_findings
 from celery_throttle.store.servers.safety import safety_findings
 
 if TYPE_CHECKING:
@@ -100,7 +101,12 @@ def examine(url: str, keys: Keys, durability: Durability | None = None) -> tuple
         try:
             facts = _facts(client, url, keys)
             unsafe = [] if durability is None else safety_findings(client, durability)
-            return facts, [*findings(client, url), *unsafe, *_more_findings(facts, keys)]
+            return facts, [
+                *findings(client, url),
+                *layout_findings(client, keys),
+                *unsafe,
+                *_more_findings(facts, keys),
+            ]
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["LAYOUT", "Keys"]
 
 #: The version of the layout of keys and records. It is a part of each key, so two versions never share data.
-LAYOUT = 2
+LAYOUT = 3
 
 #: In the order of KEYS in ``begin.lua``, where the channel for hints follows them.
 _NAMES = (
@@ -22,6 +22,7 @@ class Keys:
 
     prefix: str
     group: str = ""
+    layout: int = LAYOUT
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -36,7 +37,7 @@ class Keys:
     def key(self, name: str) -> str:
         """Return one key by its name in ``begin.lua``."""
         tag = f"{self.prefix}:{self.group}" if self.group else self.prefix
-        return f"{{{tag}}}:{LAYOUT}:{name}"
+        return f"{{{tag}}}:{self.layout}:{name}"
 
     def ring(self, name: str, limit: str) -> str:
         """Return the key of a ring of counters of a limit; this key expires."""

@@ -211,8 +211,8 @@ class IdentityLock(_Locks[Redis]):
             )
             assert paid.rowcount == 1  # 0: a later holder wrote before us, so our data is old
 
-    Keys: ``{prefix}:2:lock:<sha256 of the identity>`` while held, ``{prefix}:2:lock:fence`` for good, and for a minute
-    after a release ``{prefix}:2:lock:released:<token>``. With the last one, a release that redis-py sends twice counts
+    Keys: ``{prefix}:3:lock:<sha256 of the identity>`` while held, ``{prefix}:3:lock:fence`` for good, and for a minute
+    after a release ``{prefix}:3:lock:released:<token>``. With the last one, a release that redis-py sends twice counts
     once. For the same reason an acquire with the same ``owner`` gets the same grant.
 
     Source: single-instance lock of the Redis documentation (``SET NX PX``, compared release); the token as in

@@ -227,9 +227,9 @@ class FairSemaphore(_Semaphore[Redis]):
     grant up to their own number. A higher limit hands out permits at once. A lower limit takes no permit away, and
     grants none until enough are released.
 
-    Keys: ``{prefix}:2:semaphore:<part>:<name>`` while there are holders or waiting calls (five parts, gone with the
+    Keys: ``{prefix}:3:semaphore:<part>:<name>`` while there are holders or waiting calls (five parts, gone with the
     last of them, or twice the longest lease after a crash), with the part ``limit`` while a limit is set, and
-    ``{prefix}:2:semaphore:released:<nonce>`` for a minute after a release. With the last one, a release that redis-py
+    ``{prefix}:3:semaphore:released:<nonce>`` for a minute after a release. With the last one, a release that redis-py
     sends twice counts once.
 
     Source: the counting semaphore of Carlson, "Redis in Action", 6.3. The fair one there adds a counter for the order.

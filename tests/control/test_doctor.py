@@ -82,6 +82,17 @@ def test_doctor_finds_data_that_the_store_would_lose(run: Run, monkeypatch: pyte
     assert -101 < store["clock_difference"] < -99
 
 
+def test_limits_of_a_release_with_another_layout(run: Run, redis: Redis) -> None:
+    redis.hset("{test}:2:meta", "birth", 1)
+    redis.zadd("{test}:2:lines", {"a": 0, "b": 0})
+    found = findings(run("doctor"))
+    assert (
+        "The store also has the limits of a release with key layout 2 (this one has 3), with 2 parked tasks: the two "
+        "share no limits. Drain the limits with that release and stop its workers, then remove the keys that begin "
+        "with {test}:2:."
+    ) in found
+
+
 def test_a_replica(redis: Redis, own_server: EmbeddedServer) -> None:
     with Redis.from_url(own_server.url) as client:
         client.replicaof("127.0.0.1", redis.connection_pool.connection_kwargs["port"])
@@ -115,7 +126,7 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
     *others, last = findings(ended)
     assert last == (
         "The store does not allow its user all that is needed: "
-        f"ACL SETUSER ... ~{{test}}:2:* &{{test}}:2:wake {wanted}."
+        f"ACL SETUSER ... ~{{test}}:3:* &{{test}}:3:wake {wanted}."
     )
     assert f"missing rights    {', '.join(missing.split())}" in ended.lines
     assert others == (["Holders and parked tasks cannot be read."] if user == "elsewhere" else [])

@@ -45,7 +45,7 @@ def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, red
     RateLimiter(redis, "mail", "1/h", prefix="test").acquire()
     Counter(redis, "visits", prefix="test2").add(1)
     Counter(redis, "visits", prefix="tes").add(1)
-    others = {"test", "{test", "{test}", "{test}:20:limits", "x{test}:2:limits", "celery", "{test:us}:2:limits"}
+    others = {"test", "{test", "{test}", "{test}:20:limits", "x{test}:3:limits", "celery", "{test:us}:3:limits"}
     for each in others:
         redis.set(each, 1)
     before = set(redis.keys())
@@ -53,11 +53,11 @@ def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, red
     assert set(redis.keys()) == before
     data = throttle.remove_data(why="bye")
     assert (found, data.keys) == (data, len(before - set(redis.keys())))
-    assert data.spaces == ("{test}:2:",)
+    assert data.spaces == ("{test}:3:",)
     assert data.size
     left = {each.decode() for each in redis.scan_iter()}
-    assert left - {"{test2}:2:counter:visits", "{tes}:2:counter:visits"} == others | {"_kombu.binding.celery"} & left
-    assert data.others == ("{test:us}:2", "{test}", "{test}:20")
+    assert left - {"{test2}:3:counter:visits", "{tes}:3:counter:visits"} == others | {"_kombu.binding.celery"} & left
+    assert data.others == ("{test:us}:3", "{test}", "{test}:20")
     assert throttle.status() == ()
     assert throttle.remove_data().keys == 0
 
@@ -65,7 +65,7 @@ def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, red
 def test_more_keys_than_a_page(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyspace, "_PAGE", 10)
     for number in range(300):
-        redis.set(f"{{test}}:2:minutes:limit{number}", 1)
+        redis.set(f"{{test}}:3:minutes:limit{number}", 1)
         redis.set(f"other{number}", 1)
     with commands(redis) as calls:
         assert ThrottleControl(app).remove_data().keys == 300
@@ -81,9 +81,9 @@ def test_a_prefix_of_wildcards(server: EmbeddedServer, redis: Redis) -> None:
     one, other = Keys("a%5bbc%5d%2a%3fthrottle"), Keys("ab-throttle")
     redis.hset(one.key("overrides"), "x", 1)
     redis.set(other.key("meta"), 1)
-    redis.set("{a[bc]*?throttle}:2:meta", 1)
+    redis.set("{a[bc]*?throttle}:3:meta", 1)
     assert run_in(app, "remove-data", "--yes").out == "1 key deleted.\n"
-    assert set(redis.keys()) == {other.key("meta").encode(), b"{a[bc]*?throttle}:2:meta"}
+    assert set(redis.keys()) == {other.key("meta").encode(), b"{a[bc]*?throttle}:3:meta"}
 
 
 def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
@@ -93,9 +93,9 @@ def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
         redis.hset(Keys("test", group).key("overrides"), "x", 1)
     data = ThrottleControl(app).remove_data()
     assert data.keys == 3
-    assert data.spaces == ("{test}:2:", "{test:eu}:2:", "{test:us}:2:")
-    assert data.others == ("{test:asia}:2",)
-    assert ours(redis) == {b"{test:asia}:2:overrides"}
+    assert data.spaces == ("{test}:3:", "{test:eu}:3:", "{test:us}:3:")
+    assert data.others == ("{test:asia}:3",)
+    assert ours(redis) == {b"{test:asia}:3:overrides"}
 
 
 def test_parked_tasks_and_held_permits_keep_it(app: Any, run: Run, full: TermsCaller, redis: Redis) -> None:  # noqa: F811
@@ -174,7 +174,7 @@ def test_command_counts_and_deletes_with_yes(
     before = ours(redis)
     ended = run("remove-data")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.lines[0] == f"keys            {len(before)}, of {{test}}:2:"
+    assert ended.lines[0] == f"keys            {len(before)}, of {{test}}:3:"
     assert ended.lines[-1] == "All of it would be deleted; --yes does it."
     found = run("remove-data", "--json").json
     assert (found["done"], found["in_use"], found["data"].keys()) == (False, [], names(StoredData))
@@ -195,8 +195,8 @@ def test_user_without_rights_is_refused(server: EmbeddedServer, app: Any, redis:
         with pytest.raises(StoreUnavailable, match=r"ACL SETUSER \.\.\. \+scan \+unlink"):
             ThrottleControl(weak).remove_data(dry_run=True)
         acl("ACL", "SETUSER", "weak", "+scan", "-memory")
-        redis.hset("{test}:2:overrides", "x", 1)
-        assert run_in(weak, "remove-data").lines[:2] == ["keys            1, of {test}:2:", "bytes           not known"]
+        redis.hset("{test}:3:overrides", "x", 1)
+        assert run_in(weak, "remove-data").lines[:2] == ["keys            1, of {test}:3:", "bytes           not known"]
         assert ThrottleControl(weak).remove_data().keys == 1
     finally:
         acl("ACL", "DELUSER", "weak")

@@ -15,7 +15,7 @@ from tests.primitives.sides import SyncSide
 
 __all__ = ["KINDS", "LeasedLock", "LeasedPermit", "Shown"]
 
-SEMAPHORE = "{throttle}:2:semaphore"
+SEMAPHORE = "{throttle}:3:semaphore"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def end_here(held: Lease) -> None:
 
 def end_permits(client: Redis, name: str) -> None:
     """Let the leases of all permits of a semaphore be over by the store's clock."""
-    key = f"{{throttle}}:2:semaphore:leases:{name}"
+    key = f"{{throttle}}:3:semaphore:leases:{name}"
     permits: Any = client.zrange(key, 0, -1)
     client.zadd(key, dict.fromkeys(permits, 1), xx=True)
 
@@ -52,7 +52,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def channels(client: Redis) -> list[bytes | str]:
     """Return the channels with a subscriber, except those of results and wake-ups."""
-    return [each for kind in ("lock", "semaphore") for each in client.pubsub_channels(f"{{throttle}}:2:{kind}:*")]
+    return [each for kind in ("lock", "semaphore") for each in client.pubsub_channels(f"{{throttle}}:3:{kind}:*")]
 
 
 def listening(client: Redis) -> int:

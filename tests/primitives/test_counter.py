@@ -16,7 +16,7 @@ from celery_throttle.primitives import Counter, counter
 from tests.primitives.faults import Resending, StoreClock
 
 MOST = 2**53 - 1
-KEY = "{throttle}:2:counter:orders"
+KEY = "{throttle}:3:counter:orders"
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_the_floor_is_the_servers_own_time(orders: Any, redis: Redis) -> None:
 def test_names_and_prefixes_do_not_meet(make: Callable[..., Any]) -> None:
     make("orders").add()
     assert [make("orders2").get(), make("orders", prefix="other").get(), make("orders").get()] == [0, 0, 1]
-    assert re.fullmatch(r"<(Async)?Counter '{throttle}:2:counter:orders'>", repr(make("orders")))
+    assert re.fullmatch(r"<(Async)?Counter '{throttle}:3:counter:orders'>", repr(make("orders")))
 
 
 def test_each_id_is_a_call_of_its_own(make: Callable[..., Any]) -> None:

@@ -26,10 +26,10 @@ def example(documented: object) -> str:
 @pytest.mark.parametrize(
     ("documented", "printed", "left"),
     [
-        (IdentityLock, "", "{throttle}:2:lock:.*"),
-        (FairSemaphore, r".*PermitInfo\(holder='web-1'.*\n", r"{throttle}:2:semaphore:released:\w+"),
-        (RateLimiter, "go on; 9 more may start at once\nsleep 0.0 seconds, or use .*\n", "{throttle}:2:rate:.*"),
-        (Counter, ".*", "{throttle}:2:counter:newsletter"),
+        (IdentityLock, "", "{throttle}:3:lock:.*"),
+        (FairSemaphore, r".*PermitInfo\(holder='web-1'.*\n", r"{throttle}:3:semaphore:released:\w+"),
+        (RateLimiter, "go on; 9 more may start at once\nsleep 0.0 seconds, or use .*\n", "{throttle}:3:rate:.*"),
+        (Counter, ".*", "{throttle}:3:counter:newsletter"),
     ],
 )
 def test_the_example_runs(

@@ -25,7 +25,7 @@ from tests.primitives.pace import listening
 from tests.primitives.sides import AsyncioSide
 from tests.support.waiting import until
 
-FENCE = "{throttle}:2:lock:fence"
+FENCE = "{throttle}:3:lock:fence"
 HOSTILE: list[str | bytes] = [
     *("", "*", ":", "{x}", "a b\n\0c", "é", "\ud800", "x" * 1_000_000, b"\xff\0", "throttle:1:lock:fence", "fence")
 ]
@@ -81,7 +81,7 @@ def test_hostile_identities_do_not_meet(locks: Any, redis: Redis) -> None:
     """Each has its own lock, and no key grows with it."""
     tokens = {take(locks, identity).fencing_token for identity in HOSTILE}
     assert len(tokens) == len(HOSTILE)
-    assert {len(key) for key in redis.scan_iter()} <= {len("{throttle}:2:lock:") + 64, len(FENCE)}
+    assert {len(key) for key in redis.scan_iter()} <= {len("{throttle}:3:lock:") + 64, len(FENCE)}
     assert all(locks.acquire(identity) is None for identity in HOSTILE)
     assert locks.acquire("é".encode()) is None, "text is its bytes"
 
@@ -93,7 +93,7 @@ def test_keys_begin_with_the_prefix_and_all_but_one_end(make: Callable[..., Any]
     take(locks)
     keys = list(redis.scan_iter())
     assert len(keys) == 4
-    assert all(key.startswith(b"{throttle}:2:lock:") for key in keys)
+    assert all(key.startswith(b"{throttle}:3:lock:") for key in keys)
     assert [key for key in keys if redis.pttl(key) < 0] == [FENCE.encode()]
     take(make("IdentityLock", prefix="other"))
 

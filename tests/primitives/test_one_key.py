@@ -43,7 +43,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_any_printable_name_will_do(make: Callable[..., Any], redis: Redis, kind: str, name: str) -> None:
     call, answer = CALLS[kind][0]
     assert call(make(kind, name, *ARGUMENTS[kind])) == answer
-    assert redis.exists(f"{{throttle}}:2:{PARTS[kind]}:{name}")
+    assert redis.exists(f"{{throttle}}:3:{PARTS[kind]}:{name}")
 
 
 @pytest.mark.parametrize("decode", [False, True])

@@ -26,7 +26,7 @@ from tests.support.machines import run_machine
 SECOND = 1_000_000
 DAY = 86400 * SECOND
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-KEY = "{throttle}:2:rate:api"
+KEY = "{throttle}:3:rate:api"
 
 # -- valid rates -------------------------------------------------------------------------------------------------------
 
@@ -197,10 +197,10 @@ def test_the_key_goes_by_itself(make: Callable[..., Any], redis: Any) -> None:
     api.acquire()
     assert 3_600_000 < redis.pttl(KEY) <= 3_660_000
     make("fast", "1000/s").acquire()
-    assert 50_000 < redis.pttl("{throttle}:2:rate:fast") <= 60_001
+    assert 50_000 < redis.pttl("{throttle}:3:rate:fast") <= 60_001
     make("api", "2/s", prefix="other").acquire()
     assert set(redis.keys()) == {
-        b"{clock}", KEY.encode(), b"{throttle}:2:rate:fast", b"{other}:2:rate:api",
+        b"{clock}", KEY.encode(), b"{throttle}:3:rate:fast", b"{other}:3:rate:api",
     }  # fmt: skip
     assert redis.memory_usage(KEY) < 300
 
@@ -216,7 +216,7 @@ def test_as_much_as_can_be(make: Callable[..., Any], clock: StoreClock) -> None:
 
 def test_repr_describes_the_rate(make: Callable[..., Any]) -> None:
     said = repr(make("api", ["2/s", "7/m"], burst=[1, 5]))
-    assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:2:rate:api' 2/s burst 1, 7/m burst 5>", said)
+    assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:3:rate:api' 2/s burst 1, 7/m burst 5>", said)
     slot = make("api", "2/s").reserve()
     assert re.fullmatch(r"(Async)?Reservation\(booked=True, start=datetime.*, delay=0.0\)", repr(slot))
 

@@ -61,7 +61,7 @@ class Cluster:
 
     def asked(self) -> bool:
         """Return whether all servers were asked for a lock, and had it to give."""
-        return all(view.exists(f"{{{self.prefix}}}:2:lock:fence") for view in self.views)
+        return all(view.exists(f"{{{self.prefix}}}:3:lock:fence") for view in self.views)
 
     def thaw(self) -> None:
         """Let each frozen or killed server go on."""

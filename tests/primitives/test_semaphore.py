@@ -28,7 +28,7 @@ from tests.primitives.pace import channels, listening
 from tests.store.cost import commands
 from tests.support.waiting import until
 
-KEY = "{throttle}:2:semaphore"
+KEY = "{throttle}:3:semaphore"
 
 
 @pytest.fixture

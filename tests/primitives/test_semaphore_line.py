@@ -130,7 +130,7 @@ class Line:
 
 
 def _key(part: str) -> str:
-    return f"{{throttle}}:2:semaphore:{part}:a"
+    return f"{{throttle}}:3:semaphore:{part}:a"
 
 
 @pytest.mark.parametrize("times", [1, 3], ids=["", "each call is sent three times"])

@@ -282,7 +282,7 @@ def test_how_a_limit_is_named(app: Any, redis: Any) -> None:
     assert (throttle.holders(app.tasks["call"]), throttle.parked(app.tasks["call"])) == ((), ())
     assert throttle.limit("tenant", key=17).key == "17"
     assert throttle.limit(Limit("tenant", 2, key="t"), key="x" * 300).key == throttle.limit("tenant", key="x" * 300).key
-    redis.hset("{throttle}:2:limits", "elsewhere", "3")
+    redis.hset("{throttle}:3:limits", "elsewhere", "3")
     assert throttle.limit("elsewhere").status().permits == 3
     assert throttle.explain(app.AsyncResult("some-id")) == throttle.explain("some-id")
     known = "Known limits: api, elsewhere, tenant$"

@@ -21,6 +21,7 @@ from celery_throttle.store.servers.doctor import (
     server_of,
     setting_of,
 )
+from celery_throttle.store.servers.layouts import layout_findings
 from celery_throttle.store.servers.safety import safety_findings
 from celery_throttle.tasks.registry import dedups_of, policies_of
 
@@ -92,14 +93,15 @@ def _look(settings: Settings, group: Group) -> _Store | None:
     except (RedisError, OSError):
         return None
     info = info_of(group.client)
+    others = tuple(layout_findings(group.client, keys))
     if not info:  # without the right to INFO, skip the other checks
-        return _Store(None, hints, None, None, ())
+        return _Store(None, hints, None, None, others)
     return _Store(
         server_of(info),
         hints,
         persistence_of(info, setting_of(group.client, "save")),
         eviction_of(group.client, info),
-        (*findings(group.client, settings.url, info), *_unsafe(settings, group)),
+        (*findings(group.client, settings.url, info), *others, *_unsafe(settings, group)),
     )
 
 
