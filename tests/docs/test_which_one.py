@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import ThrottleControl
 from tests.docs.pages import app_of
 from tests.support.kit import new_app, throttle_celery_app, throttle_server
 from tests.support.waiting import until
@@ -84,7 +83,7 @@ def test_of_the_calls_during_a_run_the_newest_runs(throttle: ThrottleTest, throt
 
 def test_a_debounced_call_runs_once_and_not_beside_a_run(throttle: ThrottleTest, throttle_worker: Any) -> None:
     reindex = SHOP["reindex"]
-    results = [reindex.apply_async((7, text), countdown=0.5) for text in ("a", "ab", "abc")]
+    results = [SHOP["edited"](7, text) for text in ("a", "ab", "abc")]
     with throttle.gate() as gate:
         gate.wait_for(1)
         throttle.assert_ran(reindex.s(7, "abc"), times=1)
@@ -178,7 +177,7 @@ def test_an_override_of_a_key_gives_a_plan_its_number(throttle: ThrottleTest, th
             fetch.delay("acme", number)
             fetch.delay("other", number)
         throttle.assert_held(plan, 2, key="acme")
-        ThrottleControl(APP).limit(plan, key="acme").override(12, by="billing", why="plan gold")
+        SHOP["buys_gold"]("acme")
         throttle.assert_held(plan, 12, key="acme")
         throttle.assert_held(plan, 2, key="other")
 
