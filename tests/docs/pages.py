@@ -14,11 +14,15 @@ _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def app_of(page: str, app: Any) -> dict[str, Any]:
     """Declare the tasks of a page for an app; return what its blocks define."""
-    blocks = [block for block in _FENCE.findall((ROOT / "docs" / page).read_text()) if "@app.task" in block or block.startswith("# shop.py")]
+    blocks = [
+        block
+        for block in _FENCE.findall((ROOT / "docs" / page).read_text())
+        if "@app.task" in block or block.startswith("# shop.py")
+    ]
     names: dict[str, Any] = {"__name__": app.main, "app": app}
     for block in blocks:
         source = re.sub(r"^app = Celery\(.*\)$", "", block, flags=re.MULTILINE)
-        exec(source.replace("@app.task(", "@app.task(shared=False, "), names)  # noqa: S102 - our own
+        exec(source.replace("@app.task(", "@app.task(shared=False, "), names)
     return names
 
 

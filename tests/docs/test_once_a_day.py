@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle import Throttled
 from tests.docs.pages import app_of
-from tests.support.kit import new_app, throttle_celery_app, throttle_server
+from tests.support.kit import new_app, task_maker, throttle_celery_app, throttle_server
 
 if TYPE_CHECKING:
     from celery_throttle.testing import ThrottleTest
@@ -21,9 +21,10 @@ PAGE = app_of("reference/run-once.md", APP)
 REPORT = PAGE["report"]
 HOUR = 3600
 
+pytestmark = pytest.mark.usefixtures("throttle_worker")
 
-@APP.task(base=Throttled, shared=False, name="shop.nightly", singleton=True, remember=24 * HOUR)
-def nightly() -> None: ...
+
+nightly = task_maker(APP)("nightly", lambda: None, base=Throttled, singleton=True, remember=24 * HOUR)
 
 
 class Clock(datetime):
@@ -32,7 +33,7 @@ class Clock(datetime):
     day = 1
 
     @classmethod
-    def now(cls, tz: Any = None) -> datetime:
+    def now(cls, tz: Any = None) -> Any:
         return datetime(2026, 11, cls.day, tzinfo=tz)
 
 
@@ -53,7 +54,7 @@ def run_for(throttle: ThrottleTest, task: Any, seconds: int, *args: Any) -> Any:
     return result
 
 
-def test_remember_for_a_day_leaves_out_every_second_day(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_remember_for_a_day_leaves_out_every_second_day(throttle: ThrottleTest) -> None:
     first = run_for(throttle, nightly, 600)
     throttle.advance(24 * HOUR - 600)
     assert nightly.delay().id == first.id  # the second day
@@ -61,9 +62,7 @@ def test_remember_for_a_day_leaves_out_every_second_day(throttle: ThrottleTest, 
     assert nightly.delay().id != first.id  # the third
 
 
-def test_with_the_day_in_its_identity_a_task_runs_each_day(
-    throttle: ThrottleTest, throttle_worker: Any, clock: Any
-) -> None:
+def test_with_the_day_in_its_identity_a_task_runs_each_day(throttle: ThrottleTest, clock: Any) -> None:
     first = run_for(throttle, REPORT, 600, 7)
     assert REPORT.delay(7).id == first.id
     throttle.advance(24 * HOUR - 600)
@@ -75,7 +74,7 @@ def test_with_the_day_in_its_identity_a_task_runs_each_day(
     throttle.assert_ran(REPORT, times=2)
 
 
-def test_the_day_is_that_of_the_call(throttle: ThrottleTest, throttle_worker: Any, clock: Any) -> None:
+def test_the_day_is_that_of_the_call(throttle: ThrottleTest, clock: Any) -> None:
     with throttle.gate():
         before_midnight = REPORT.apply_async((7,), countdown=0.5)
         clock.day = 2
@@ -85,9 +84,7 @@ def test_the_day_is_that_of_the_call(throttle: ThrottleTest, throttle_worker: An
         assert len({before_midnight.id, today.id}) == 2
 
 
-def test_a_call_by_name_has_the_day_when_it_comes_to_a_worker(
-    throttle: ThrottleTest, throttle_worker: Any, clock: Any
-) -> None:
+def test_a_call_by_name_has_the_day_when_it_comes_to_a_worker(throttle: ThrottleTest, clock: Any) -> None:
     clock.day = 2
     with throttle.gate():
         by_name = APP.send_task("shop.report", (7,))

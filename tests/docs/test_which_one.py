@@ -19,7 +19,7 @@ __all__ = ["throttle_celery_app", "throttle_server"]
 APP = new_app("shop")
 SHOP = app_of("howto/which-one.md", APP)
 
-pytestmark = pytest.mark.throttle_worker(concurrency=16)
+pytestmark = [pytest.mark.throttle_worker(concurrency=16), pytest.mark.usefixtures("throttle_worker")]
 APP.conf.task_routes = {}  # the page has a queue of its own, which the kit's worker does not consume
 
 
@@ -27,7 +27,7 @@ def states(*results: Any) -> list[str]:
     return [each.state for each in results]
 
 
-def test_a_limit_runs_every_call(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_limit_runs_every_call(throttle: ThrottleTest) -> None:
     render = SHOP["render"]
     with throttle.gate():
         results = [render.delay(number) for number in range(6)]
@@ -37,7 +37,7 @@ def test_a_limit_runs_every_call(throttle: ThrottleTest, throttle_worker: Any) -
     assert states(*results) == ["SUCCESS"] * 6
 
 
-def test_a_key_keeps_the_order_of_each_account(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_key_keeps_the_order_of_each_account(throttle: ThrottleTest) -> None:
     book = SHOP["book"]
     with throttle.gate():
         _, second, third = [book.delay("a", amount) for amount in range(3)]
@@ -47,7 +47,7 @@ def test_a_key_keeps_the_order_of_each_account(throttle: ThrottleTest, throttle_
     throttle.assert_ran(book, times=4)
 
 
-def test_a_singleton_gives_the_first_result(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_singleton_gives_the_first_result(throttle: ThrottleTest) -> None:
     sync = SHOP["sync"]
     with throttle.gate():
         first = sync.delay(7)
@@ -57,7 +57,7 @@ def test_a_singleton_gives_the_first_result(throttle: ThrottleTest, throttle_wor
     assert sync.delay(7).id != first.id
 
 
-def test_a_call_replaces_one_that_does_not_run_yet(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_call_replaces_one_that_does_not_run_yet(throttle: ThrottleTest) -> None:
     preview = SHOP["preview"]
     first = preview.apply_async((7, "a"), countdown=60)
     with throttle.gate():
@@ -69,7 +69,7 @@ def test_a_call_replaces_one_that_does_not_run_yet(throttle: ThrottleTest, throt
     throttle.assert_ran(preview, times=1)
 
 
-def test_of_the_calls_during_a_run_the_newest_runs(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_of_the_calls_during_a_run_the_newest_runs(throttle: ThrottleTest) -> None:
     reindex = SHOP["reindex"]
     with throttle.gate():
         first = reindex.delay(7, "a")
@@ -81,7 +81,7 @@ def test_of_the_calls_during_a_run_the_newest_runs(throttle: ThrottleTest, throt
     assert states(first, between, last) == ["SUCCESS", "REVOKED", "SUCCESS"]
 
 
-def test_a_debounced_call_runs_once_and_not_beside_a_run(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_debounced_call_runs_once_and_not_beside_a_run(throttle: ThrottleTest) -> None:
     reindex = SHOP["reindex"]
     results = [SHOP["edited"](7, text) for text in ("a", "ab", "abc")]
     with throttle.gate() as gate:
@@ -94,7 +94,7 @@ def test_a_debounced_call_runs_once_and_not_beside_a_run(throttle: ThrottleTest,
     throttle.assert_ran(reindex, times=2)
 
 
-def test_a_call_that_waits_too_long_is_revoked_while_it_is_parked(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_call_that_waits_too_long_is_revoked_while_it_is_parked(throttle: ThrottleTest) -> None:
     quote = SHOP["quote"]
     with throttle.gate():
         throttle.assert_started(quote.delay("A"))
@@ -104,7 +104,7 @@ def test_a_call_that_waits_too_long_is_revoked_while_it_is_parked(throttle: Thro
         throttle.assert_dropped(late, "expired")
 
 
-def test_a_success_is_remembered_for_its_time(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_success_is_remembered_for_its_time(throttle: ThrottleTest) -> None:
     charge = SHOP["charge"]
     first = charge.delay(17, 5)
     throttle.drain()
@@ -113,9 +113,7 @@ def test_a_success_is_remembered_for_its_time(throttle: ThrottleTest, throttle_w
     assert charge.delay(17, 6).id != first.id
 
 
-def test_a_periodic_task_is_skipped_where_it_is_sent(
-    throttle: ThrottleTest, throttle_worker: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_periodic_task_is_skipped_where_it_is_sent(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
     poll = SHOP["poll"]
     with throttle.gate(), caplog.at_level(logging.INFO):
         first = poll.delay()
@@ -130,9 +128,7 @@ def test_a_periodic_task_is_skipped_where_it_is_sent(
     assert states(again) == ["SUCCESS"]
 
 
-def test_a_task_sent_by_name_is_skipped_by_its_worker(
-    throttle: ThrottleTest, throttle_worker: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_sent_by_name_is_skipped_by_its_worker(throttle: ThrottleTest, caplog: pytest.LogCaptureFixture) -> None:
     with throttle.gate(), caplog.at_level(logging.INFO):
         first = SHOP["poll"].delay()
         throttle.assert_started(first)
@@ -141,14 +137,14 @@ def test_a_task_sent_by_name_is_skipped_by_its_worker(
         assert f"shop.poll[{by_name.id}] does not run (skip): {first.id} has its lock" in caplog.text
 
 
-def test_tasks_of_one_queue_share_a_limit(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_tasks_of_one_queue_share_a_limit(throttle: ThrottleTest) -> None:
     with throttle.gate():
         results = [SHOP[name].delay("/") for name in ("cut", "encode") * 3]
         throttle.assert_held(SHOP["video"], 4)
         throttle.assert_line(SHOP["video"], results[4:])
 
 
-def test_a_rate_of_each_user_begins_with_its_burst(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_a_rate_of_each_user_begins_with_its_burst(throttle: ThrottleTest) -> None:
     export = SHOP["export"]
     results = [export.delay("ana", report) for report in range(22)]
     throttle.assert_ran(export, times=20)
@@ -159,9 +155,7 @@ def test_a_rate_of_each_user_begins_with_its_burst(throttle: ThrottleTest, throt
 
 
 @pytest.mark.parametrize(("tenant", "at_once"), [("acme", 12), ("other", 2)])
-def test_a_cost_gives_each_plan_its_number(
-    tenant: str, at_once: int, throttle: ThrottleTest, throttle_worker: Any
-) -> None:
+def test_a_cost_gives_each_plan_its_number(tenant: str, at_once: int, throttle: ThrottleTest) -> None:
     with throttle.gate() as gate:
         for number in range(14):
             SHOP["call_api"].delay(tenant, number)
@@ -170,7 +164,7 @@ def test_a_cost_gives_each_plan_its_number(
         throttle.assert_ran(SHOP["call_api"], times=at_once)
 
 
-def test_an_override_of_a_key_gives_a_plan_its_number(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_an_override_of_a_key_gives_a_plan_its_number(throttle: ThrottleTest) -> None:
     fetch, plan = SHOP["fetch"], SHOP["plan"]
     with throttle.gate():
         for number in range(14):
@@ -182,7 +176,7 @@ def test_an_override_of_a_key_gives_a_plan_its_number(throttle: ThrottleTest, th
         throttle.assert_held(plan, 2, key="other")
 
 
-def test_urgent_tasks_find_permits_that_the_others_may_not_take(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_urgent_tasks_find_permits_that_the_others_may_not_take(throttle: ThrottleTest) -> None:
     nightly, now = SHOP["nightly"], SHOP["now"]
     with throttle.gate():
         results = [nightly.delay(number) for number in range(9)]
@@ -193,7 +187,7 @@ def test_urgent_tasks_find_permits_that_the_others_may_not_take(throttle: Thrott
         throttle.assert_parked(waits, behind=SHOP["gpu"], place=1)
 
 
-def test_urgent_tasks_take_more_turns(throttle: ThrottleTest, throttle_worker: Any) -> None:
+def test_urgent_tasks_take_more_turns(throttle: ThrottleTest) -> None:
     work, turns = SHOP["work"], "turns"
     with throttle.hold(turns):
         others = [work.delay("other", number) for number in range(3)]
@@ -203,9 +197,7 @@ def test_urgent_tasks_take_more_turns(throttle: ThrottleTest, throttle_worker: A
 
 
 @pytest.mark.parametrize("priorities", [(0, 9), (9, 0)])
-def test_a_parked_task_ignores_its_priority(
-    priorities: tuple[int, int], throttle: ThrottleTest, throttle_worker: Any
-) -> None:
+def test_a_parked_task_ignores_its_priority(priorities: tuple[int, int], throttle: ThrottleTest) -> None:
     render = SHOP["render"]
     with throttle.hold(render):
         line = []
