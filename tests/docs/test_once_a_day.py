@@ -24,7 +24,10 @@ HOUR = 3600
 pytestmark = pytest.mark.usefixtures("throttle_worker")
 
 
-nightly = task_maker(APP)("nightly", lambda: None, base=Throttled, singleton=True, remember=24 * HOUR)
+def of_a_night() -> None: ...
+
+
+NIGHTLY = task_maker(APP)("nightly", of_a_night, base=Throttled, singleton=True, remember=24 * HOUR)
 
 
 class Clock(datetime):
@@ -55,11 +58,11 @@ def run_for(throttle: ThrottleTest, task: Any, seconds: int, *args: Any) -> Any:
 
 
 def test_remember_for_a_day_leaves_out_every_second_day(throttle: ThrottleTest) -> None:
-    first = run_for(throttle, nightly, 600)
+    first = run_for(throttle, NIGHTLY, 600)
     throttle.advance(24 * HOUR - 600)
-    assert nightly.delay().id == first.id  # the second day
+    assert NIGHTLY.delay().id == first.id  # the second day
     throttle.advance(24 * HOUR)
-    assert nightly.delay().id != first.id  # the third
+    assert NIGHTLY.delay().id != first.id  # the third
 
 
 def test_with_the_day_in_its_identity_a_task_runs_each_day(throttle: ThrottleTest, clock: Any) -> None:
