@@ -125,13 +125,13 @@ def bytes_each(bench: Bench) -> list[Figure]:
         messages, length = [pack(message) for message in sent], sum(map(_size, sent)) / len(sent)
         for _ in range(min(bench.rounds, 3)):
             parked.append(_grown(site, lambda line: line.park(count, messages)) / count - length)
-            bare.append(_grown(site, lambda line: line.park(count, [b""])) / count)
+            bare.append(_grown(site, lambda line: line.park(count, [b"-"])) / count)
             held.append(_grown(site, lambda line: line.hold(count, "wide")) / count)
-            bench.show(f"parked {parked[-1]:.0f}, with an empty message {bare[-1]:.0f}, held {held[-1]:.0f}")
+            bench.show(f"parked {parked[-1]:.0f}, with a message of one byte {bare[-1]:.0f}, held {held[-1]:.0f}")
     load = f"memory, {count} of each (MEMORY USAGE of all keys)"
     return [
         Figure(load, f"per parked task, beyond its message of {length:.0f} bytes", tuple(parked), "B", at_most=450),
-        Figure(load, "per parked task, if its message were empty", tuple(bare), "B"),
+        Figure(load, "per parked task, if its message were one byte", tuple(bare), "B"),
         Figure(load, "per holder", tuple(held), "B", at_most=300),
     ]
 
