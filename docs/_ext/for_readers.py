@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - no package
-"""What the site makes of plain Markdown: anchors for rows, cards for phones, folded lines, pictures for dark screens."""
+"""What the site makes of plain Markdown: rows with anchors, cards for phones, folded lines, pictures for dark pages."""
 
 from __future__ import annotations
 
