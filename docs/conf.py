@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ import celery_throttle
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+
+EXTENSIONS = Path(__file__).parent / "_ext"
+sys.path.insert(0, str(EXTENSIONS))
 
 project = "celery_throttle"
 author = "celery_throttle contributors"
@@ -22,8 +26,10 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "for_readers",
+    "searched",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_ext"]
 #: `LeaseLost` is the name of an error and of a signal's event.
 suppress_warnings = ["ref.python"]
 
@@ -34,6 +40,7 @@ myst_heading_anchors = 4
 autodoc_mock_imports = ["asgiref", "django"]
 #: A private module in front of a name would invite imports from there.
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
@@ -49,7 +56,9 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = f"celery_throttle {release.partition('+')[0]}"
 html_static_path = ["_static"]
-html_css_files = ["wide.css"]
+html_css_files = ["site.css"]
+html_favicon = html_logo = "_static/gate.svg"
+html_search_scorer = str(EXTENSIONS / "scorer.js")
 html_extra_path = ["llms.txt"]
 html_show_sourcelink = False
 
@@ -60,8 +69,8 @@ PACKAGE = Path(celery_throttle.__file__).parent
 
 
 def name_modules(_: Sphinx, page: str, source: list[str]) -> None:
-    """Write the module before each `{Name}` of the page of the API, since what methods return has no public one."""
-    if page == "reference/api":
+    """Write the module before each `{Name}` of a page of the API, since what methods return has no public one."""
+    if page.startswith("reference/api"):
         source[0] = re.sub(r"{(\w+)}", lambda name: f"{_module_of(name[1])}.{name[1]}", source[0])
 
 
