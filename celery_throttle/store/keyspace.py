@@ -21,7 +21,7 @@ __all__ = ["Found", "count_keys", "delete_keys"]
 
 #: Keys that the server scans in one call.
 _PAGE = 1000
-#: The beginning that distinguishes keys of other groups, prefixes and layouts: ``{shop:eu}:2``.
+#: The beginning that distinguishes keys of other groups, prefixes and layouts: ``{shop:eu}:3``.
 _BEGINNING = re.compile(rb"\{[^}]*\}(?::[0-9]+)?")
 _MOST_OTHERS = 20
 #: The keys of a lock and a semaphore of the primitives, which exist while they are held.
