@@ -28,8 +28,6 @@ from sybil import Document, Example
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.region import Lexeme
 
-from tests.support.workers import ROOT
-
 __all__ = ["Reader", "file_of", "needs_file"]
 
 #: Values that differ from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
@@ -113,7 +111,7 @@ class Reader:
             return
         if name in self._modules:
             lines = "\n" * before.count("\n")
-            exec(compile(lines + text, path, "exec"), vars(self._modules[name]))  # noqa: S102 - the page's code
+            exec(compile(lines + text, path, "exec"), vars(self._modules[name]))
         else:
             self._import(name)
         for module in self._modules.values():

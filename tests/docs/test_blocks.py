@@ -148,12 +148,15 @@ def paste(tmp_path: Path, url: str, *blocks: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_works(server: EmbeddedServer, tmp_path: Path) -> None:
-    again = "# shop.py, instead\nfrom celery import Celery\n\napp = Celery('shop')\n"
+def test_blocks_of_files_and_of_a_shell_work_together(server: EmbeddedServer, tmp_path: Path) -> None:
     typed = ">>> from shop import ship\n>>> ship.name\n'shop.ship'\n"
     added = "# shop.py\n@app.task\ndef ship(): charge.delay(1)\n"
     paste(tmp_path, server.url, GOOD, added, typed, CONFTEST, TEST, DJANGO)
-    paste(tmp_path, server.url, again, "import shop\nassert not hasattr(shop, 'charge')\n")
+
+
+def test_a_file_begins_again(server: EmbeddedServer, tmp_path: Path) -> None:
+    again = "# shop.py, instead\nfrom celery import Celery\n\napp = Celery('shop')\n"
+    paste(tmp_path, server.url, GOOD, again, "import shop\nassert not hasattr(shop, 'charge')\n")
 
 
 @pytest.mark.timeout(600)
