@@ -65,5 +65,6 @@ def _awaits(app: Any, pool: Any) -> bool:
         return True
     if pool is None:
         pool = "custom" if os.environ.get("CELERY_CUSTOM_WORKER_POOL") else app.conf.worker_pool
-    where = concurrency.ALIASES.get(pool, pool) if isinstance(pool, str) else pool.__module__
+    aliases: dict[str, str] = concurrency.ALIASES  # type: ignore[attr-defined]
+    where = aliases.get(pool, pool) if isinstance(pool, str) else pool.__module__
     return not str(where).startswith("celery.concurrency.")
