@@ -74,7 +74,7 @@ def bound(body: Callable[..., Any], *, task_cls: Any = "celery.app.task:Task", c
         (fetch, {"limit": 1, "conf": {"worker_pool": "threads"}}),
         (fetch, {"limit": 1, "conf": {"worker_pool": "celery.concurrency.gevent:TaskPool"}}),
     ],
-    ids=str,
+    ids=range(7),
 )
 def test_a_coroutine_is_warned_of_once_at_its_line(body: Any, options: dict[str, Any]) -> None:
     app, (warning,) = bound(body, **options)
@@ -108,7 +108,7 @@ def test_a_class_with_a_coroutine_is_warned_of() -> None:
         (fetch, {"base": Task}),
         (fetch.__name__.format, {"limit": 1}),
     ],
-    ids=str,
+    ids=range(6),
 )
 def test_what_may_be_awaited_is_not(body: Any, options: dict[str, Any]) -> None:
     app, caught = bound(body, **options)
