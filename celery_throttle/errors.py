@@ -1,4 +1,4 @@
-"""All errors of the library, in one tree.
+"""All errors of the library, in one tree, and its one warning, ``NotAwaited``.
 
 ``ThrottleError``
     ``ConfigurationError``: an option or setting that cannot work; raised when the task is bound or the worker starts.
@@ -27,6 +27,7 @@ __all__ = [
     "LimitExceeded",
     "NoFencingToken",
     "NotAcquired",
+    "NotAwaited",
     "ResultLost",
     "StoreInUse",
     "StoreUnavailable",
@@ -157,3 +158,11 @@ class StoreInUse(ThrottleError):
 
 class StoreUnavailable(ThrottleError):
     """The store did not answer in time, or refused the call."""
+
+
+class NotAwaited(UserWarning):
+    """A throttled task is ``async def``, and Celery's own pools await no body; shown when the task is bound.
+
+    ``warnings.filterwarnings("ignore", category=NotAwaited)`` turns it off, for a program that only publishes and
+    cannot see that its workers have a pool that awaits.
+    """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -10,6 +9,7 @@ from celery import Task
 from celery_throttle.core.checks import closest
 from celery_throttle.core.options import TASK_OPTIONS
 from celery_throttle.settings import without_effect
+from celery_throttle.tasks.awaiting import not_awaited
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.tasks.throttled import Throttled
 
@@ -22,8 +22,11 @@ __all__ = ["remarks"]
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
 
 
-def remarks(app: Any) -> Iterator[str]:
-    """Yield a sentence, with the fix, for each setting and each option without effect, or with an unexpected one."""
+def remarks(app: Any, pool: Any = None) -> Iterator[str]:
+    """Yield a sentence, with the fix, for each setting and each option without effect, or with an unexpected one.
+
+    ``pool`` is the class of the worker's pool; None: as far as settings and environment name it.
+    """
     for name, right in without_effect(app):
         yield f"Setting {name} has no effect: write {right}"
     yield from _of_annotations(app)
@@ -31,11 +34,8 @@ def remarks(app: Any) -> Iterator[str]:
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue
-        if isinstance(task, Throttled) and inspect.iscoroutinefunction(inspect.unwrap(task.run)):
-            yield (
-                f"Task {name} is async def, which Celery's own pools do not await: nothing of it runs. "
-                f"Write def, and asyncio.run() inside"
-            )
+        if isinstance(task, Throttled) and (text := not_awaited(name, type(task), app, pool)):
+            yield text
         given = _given(type(task))
         if not isinstance(task, Throttled):
             if not _COMMON.issuperset(given):

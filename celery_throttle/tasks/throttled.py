@@ -13,6 +13,7 @@ from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.errors import ConfigurationError, WrongArguments
 from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store.identity_locks import read_locked
+from celery_throttle.tasks.awaiting import warn_if_not_awaited
 from celery_throttle.tasks.fencing import token_of, token_or_none
 from celery_throttle.tasks.install import install
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
@@ -154,6 +155,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             check_attributes(name, cls, Throttled)
             policy, dedup = read_options(name, cls, options)
             declare(app, name, cls, options, policy, dedup)
+            warn_if_not_awaited(name, cls, app)
             if policy is not None or dedup is not None:
                 install(app)
 

@@ -1,16 +1,14 @@
-"""The pytest plugin in projects of users: its fixtures, alone and beside other plugins, and the tests in the docs."""
+"""The pytest plugin in projects of users: its fixtures, alone and beside other plugins."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.support.workers import ROOT
 
 pytest_plugins = "pytester"
 
@@ -147,30 +145,3 @@ def test_beside_the_plugin_of_celery(project: pytest.Pytester) -> None:
         """
     )
     project.runpytest_subprocess().assert_outcomes(passed=2)
-
-
-# -- the docs ----------------------------------------------------------------------------------------------------------
-
-SETTINGS = """
-    SECRET_KEY = "a test"
-    DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-"""
-#: The app of the tutorial, which its page gets from the reader's project.
-APP = 'from celery import Celery\napp = Celery("shop")\n'
-
-
-@pytest.mark.parametrize(
-    ("page", "before", "passed"), [("docs/howto/test-limits.md", "", 10), ("docs/tutorial/in-tests.md", APP, 4)]
-)
-def test_the_tests_of_a_page_are_short_and_pass(
-    page: str, before: str, passed: int, project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop_settings")
-    found = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    code = [each for each in found if ">>>" not in each and "def throttle_celery_app" not in each]
-    recipes = [each for each in code if "def test_" in each]
-    assert [len(each.splitlines()) for each in recipes if before == "" and len(each.splitlines()) > 12] == []
-    (project.path / "shop.py").write_text(before + "\n".join(code))
-    project.makepyfile(shop_settings=SETTINGS)
-    project.makeconftest("    import django\n    django.setup()\n" + CONFTEST)
-    project.runpytest_subprocess("shop.py").assert_outcomes(passed=passed)

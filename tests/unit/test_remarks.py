@@ -116,14 +116,3 @@ def test_a_setting_that_lacks_the_namespace() -> None:
     )
     app.config_from_object(settings, namespace="CELERY")
     assert list(remarks(app)) == ["Setting THROTTLE_LEASE has no effect: write CELERY_THROTTLE_LEASE"]
-
-
-def test_body_that_is_never_awaited() -> None:
-    async def body() -> None: ...
-
-    app = make_app()
-    app.task(body, name="shop.f", shared=False, base=Throttled, limit=5)
-    app.task(body, name="shop.plain", shared=False)
-    (remark,) = remarks(app)
-    assert remark.startswith("Task shop.f is async def, which Celery's own pools do not await")
-    assert remark.endswith("Write def, and asyncio.run() inside")

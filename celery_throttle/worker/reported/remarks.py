@@ -19,6 +19,6 @@ class RemarksStep(bootsteps.Step):
 
     def include_if(self, worker: Any) -> bool:
         """Log the warnings; the step itself is never included."""
-        for remark in remarks(worker.app):
+        for remark in remarks(worker.app, worker.pool_cls):
             logger.warning("celery_throttle: %s", remark)
         return False
