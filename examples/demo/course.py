@@ -24,7 +24,7 @@ LOOK_EVERY = 0.04
 # Pause between two tasks. A task gets its place in line when its worker has read it, which is late on a busy machine.
 PUBLISH_EVERY = 0.02
 # Published tasks between two looks, which would delay the others.
-SHOW_EACH = 5
+SHOW_EACH = 10
 SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
