@@ -1,4 +1,4 @@
-"""``python -m examples.pictures FOLDER [MINUTES]``: record a run of the demo, its terminal and its page.
+"""``python -m examples.pictures FOLDER [MINUTES]``: record a run of the demo: what its tasks do, and its page.
 
 With minutes, also run a shop for so long, which is the width of its charts, and take pictures of its page.
 """
@@ -16,16 +16,13 @@ from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 from PIL import Image
-from rich.console import Console
-from rich.terminal_theme import SVG_EXPORT_THEME
 from selenium import webdriver
 
 from celery_throttle.embedded import EmbeddedServer
+from examples.animation import DARK, LIGHT, Stage, animated
 from examples.demo.__main__ import perform
-from examples.demo.screen import picture
 from examples.processes import Processes
 
 if TYPE_CHECKING:
@@ -36,10 +33,11 @@ if TYPE_CHECKING:
 
     from examples.demo.state import State
 
-TASKS = 72
-COLUMNS = 92
-TERMINAL, PAGE = (800, 420), (1000, 760)
-EVERY = 0.4  # seconds between two frames
+TASKS = 60
+#: The declaration of the task in `examples.demo.app`, as the drawing shows it.
+CODE = "@app.task(base=Throttled, limit=6, acks_late=True)"
+PAGE = (1000, 760)
+EVERY = 0.4  # seconds between two pictures of the page
 LAST = 4.0  # seconds for which the last frame stays
 COLOURS = 64
 STILL_COLOURS = 128
@@ -51,11 +49,7 @@ STILLS = {
     "page-history": (f"limit?{_LIMIT}&most=3", (1100, 1420)),
     "page-change": (f"limit/change?{_LIMIT}&change=set&permits=8&for=2h", (1100, 650)),
 }
-DARK = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-SHELL = (
-    '<body style="margin:0;padding:8px 14px;background:#292929;color:#c5c8c6">'
-    '<pre style="font:14px/1.3 monospace">{code}</pre></body>'
-)
+DARK_MODE = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
 
 
 class Frame(NamedTuple):
@@ -66,14 +60,13 @@ class Frame(NamedTuple):
 
 
 class Recorder:
-    """A view of the demo that records its terminal as HTML, and takes pictures of its page."""
+    """A view of the demo that draws its tasks, and takes pictures of its page."""
 
     def __init__(self) -> None:
-        self.terminal: list[tuple[float, str]] = []
+        self.stage = Stage()
         self.page: list[Frame] = []
         self._stack = ExitStack()
         self._ends = threading.Event()
-        self._next = 0.0
 
     def __enter__(self) -> Self:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pictures-"))
@@ -92,14 +85,8 @@ class Recorder:
         self._stack.close()
 
     def show(self, state: State) -> None:
-        """Record the terminal as it would be in this state."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + EVERY
-        console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-        console.print(picture(state, COLUMNS))
-        self.terminal.append((now, console.export_html(theme=SVG_EXPORT_THEME, inline_styles=True, code_format=SHELL)))
+        """Draw the tasks in this state."""
+        self.stage.show(state)
 
     def _watch_page(self, url: str) -> None:
         with chromium(PAGE) as driver:
@@ -122,16 +109,6 @@ def chromium(size: tuple[int, int]) -> Iterator[Any]:
         yield driver
     finally:
         driver.quit()
-
-
-def drawn(pages: list[tuple[float, str]], size: tuple[int, int]) -> list[Frame]:
-    """Return pictures of HTML pages."""
-    frames = []
-    with chromium(size) as driver:
-        for at, text in pages:
-            driver.get("data:text/html;charset=utf-8," + quote(text))
-            frames.append(Frame(at, driver.get_screenshot_as_png()))
-    return frames
 
 
 def save(frames: list[Frame], path: Path) -> None:
@@ -163,15 +140,25 @@ def stills(folder: Path, minutes: float) -> None:
             workers = [processes.worker(name, "examples.shop", 16) for name in ("web1", "web2")]
             site, url = processes.web("page", "examples.shop:page")
             processes.wait_ready(*workers, site)
-            shop.play(minutes)
-            for name, (path, size) in STILLS.items():
-                with chromium(size) as driver:
-                    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", DARK if name.endswith("dark") else {})
-                    driver.get(f"{url}/{path}")
-                    time.sleep(2)  # until the page has asked for its alarms
-                    still = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
-                still = still.quantize(STILL_COLOURS, dither=Image.Dither.NONE)
-                still.save(folder / f"{name}.png", optimize=True)
+            over = threading.Event()
+            customers = threading.Thread(target=shop.play, args=[minutes, over])
+            customers.start()
+            try:
+                time.sleep(minutes * 60)
+                for name, (path, size) in STILLS.items():
+                    _still(folder / f"{name}.png", f"{url}/{path}", size, dark=name.endswith("dark"))
+            finally:
+                over.set()
+                customers.join()
+
+
+def _still(path: Path, url: str, size: tuple[int, int], *, dark: bool) -> None:
+    with chromium(size) as driver:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", DARK_MODE if dark else {})
+        driver.get(url)
+        time.sleep(2)  # until the page has asked for its alarms
+        still = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+    still.quantize(STILL_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main() -> int:
@@ -179,7 +166,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     recorder = Recorder()
     summary = perform(TASKS, recorder)
-    save(drawn(recorder.terminal, TERMINAL), folder / "demo.gif")
+    recorder.stage.end(summary)
+    for name, colours in (("demo", LIGHT), ("demo-dark", DARK)):
+        (folder / f"{name}.svg").write_text(animated(recorder.stage, CODE, colours))
     save(recorder.page, folder / "page.gif")
     if sys.argv[2:]:
         stills(folder, float(sys.argv[2]))

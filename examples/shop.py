@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import Celery
 
 from celery_throttle import Limit, RateLimited, ThrottleControl, Throttled
 from celery_throttle.web import asgi
+
+if TYPE_CHECKING:
+    from threading import Event
 
 app: Any = Celery("shop", broker=os.environ.get("THROTTLE_URL", "redis://localhost:6379/0"))
 app.conf.update(task_ignore_result=True, throttle_environment="production", worker_pool="threads")
@@ -37,6 +41,8 @@ WORK = {
 TENANTS = ("acme", "initech", "umbrella")
 #: Seconds for which the limits are changed before the pictures are taken.
 CHANGED = 90.0
+#: Seconds from one busy time of a task to its next.
+TIDE = 1200.0
 
 
 def _task(name: str, work: Work) -> Any:
@@ -51,17 +57,18 @@ def _task(name: str, work: Work) -> Any:
 TASKS = {name: _task(name, work) for name, work in WORK.items()}
 
 
-def play(minutes: float) -> None:
-    """Call the tasks, and change limits at the end."""
-    ends, changed, control = time.monotonic() + minutes * 60, False, ThrottleControl(app)
-    while (left := ends - time.monotonic()) > 0:
-        if left < CHANGED and not changed:
+def play(minutes: float, over: Event) -> None:
+    """Call the tasks until it is over, and change limits before so many minutes have passed."""
+    begun, changed, control = time.monotonic(), False, ThrottleControl(app)
+    while not over.wait(1):
+        passed = time.monotonic() - begun
+        if passed > minutes * 60 - CHANGED and not changed:
             changed = True
             control.limit("import").pause(by="ana", why="database migration", until=timedelta(minutes=90))
             control.limit("payments-api").override(5, by="bob", why="their incident 42", until=timedelta(hours=2))
             TASKS["search"].delay("acme", too_often=True)
-        for name, task in TASKS.items():
-            calls = WORK[name].calls * random.uniform(0, 2) * (2 if name == "pay" and changed else 1)
+        for number, (name, task) in enumerate(TASKS.items()):
+            tide = 1 + 0.6 * math.sin(2 * math.pi * (passed / TIDE + number / len(TASKS)))
+            calls = WORK[name].calls * tide * random.uniform(0, 2) * (2 if name == "pay" and changed else 1)
             for _ in range(int(calls) + (random.random() < calls % 1)):
                 task.delay(random.choice(TENANTS))
-        time.sleep(1)

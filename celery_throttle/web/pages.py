@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 
 from celery_throttle.control.pace import Pace, pace_of
-from celery_throttle.control.rows import reasons
+from celery_throttle.control.rows import reasons, rows_of
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.verbs import DROPPABLE
 from celery_throttle.web.asked import forget, limit_of, most_of, page_of, word
@@ -55,7 +55,7 @@ class Pages:
         keys = limit.keys(most=most, find=find, sort=sort, skip=(number - 1) * most)
         day = request.query_params.get("day") == "1"
         # Starts are counted by limit, not by key.
-        keyed = bool(keys.known or status.keys or find)
+        keyed = bool(keys.known or find) or (limit.key is None and rows_of(self._app, [status])[0].keyed)
         history = limit.history() if limit.key is None and not keyed else None
         held, holders = status.held_in_all, limit.holders(most=most)
         shown = (need.permits for each in holders for need in each.needs if status.bucket.includes(need.bucket))

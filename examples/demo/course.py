@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.04
 # Pause between two tasks. A task gets its place in line when its worker has read it, which is late on a busy machine.
 PUBLISH_EVERY = 0.02
+# Published tasks between two looks, which would delay the others.
+SHOW_EACH = 10
 SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
@@ -70,6 +72,8 @@ class Course:
         for frame in range(1, self._watch.tasks + 1):
             self._watch.published[frame] = time.monotonic()
             self._ids[frame] = self._task.delay(frame).id
+            if frame % SHOW_EACH == 0:
+                self._show.show(self._watch.look())
             time.sleep(PUBLISH_EVERY)
         self._watch.note(f"{self._watch.tasks} tasks published, about half a second of work each")
 

@@ -32,7 +32,11 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class State:
-    """One state. ``limit``, ``held`` and ``parked`` are from the store; ``held`` includes the ``orphaned`` permits."""
+    """One state. ``limit``, ``held`` and ``parked`` are from the store; ``held`` includes the ``orphaned`` permits.
+
+    ``waiting`` has the frames whose tasks have not started, in the order of publishing; ``killed`` those that ran on
+    the killed worker.
+    """
 
     elapsed: float
     tasks: int
@@ -40,6 +44,8 @@ class State:
     held: int
     orphaned: int
     parked: int
+    waiting: tuple[int, ...]
+    killed: tuple[int, ...]
     done: int
     wait_p50: float
     wait_max: float
@@ -86,6 +92,8 @@ class Watch:
             held=held,
             orphaned=self.orphaned,
             parked=parked,
+            waiting=tuple(self._not_started()),
+            killed=tuple(self._killed()),
             done=self.done,
             wait_p50=median(waits) if waits else 0.0,
             wait_max=max(waits, default=0.0),
@@ -117,6 +125,14 @@ class Watch:
         pipeline.hget(self._waiting, self.limit_name)
         limit, held, parked = (int(value or 0) for value in pipeline.execute())
         return limit, held, parked
+
+    def _not_started(self) -> Iterable[int]:
+        started = {run.frame for run in self.runs}
+        return (frame for frame in self.published if frame not in started)
+
+    def _killed(self) -> Iterable[int]:
+        killed = [worker.name for worker in self.workers.all if worker.killed_at is not None]
+        return (run.frame for name in killed for run in self.running_on(name))
 
     def _waits(self) -> list[float]:
         first = {run.frame: run.started for run in reversed(self.runs)}

@@ -29,12 +29,48 @@ def test_a_page_is_short(page: str) -> None:
     assert len((DOCS / page).read_text().splitlines()) <= 250
 
 
-def test_the_readme_is_short_and_its_pictures_are_there() -> None:
-    assert len(README.splitlines()) <= 130
-    assert len(README.split()) <= 750
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 90
+    assert len(README.split()) <= 600
+
+
+def test_the_readme_begins_with_the_demo() -> None:
+    """The first sentence, the demo, the tasks, `status`, the command to try it, two figures, four links."""
+    parts = [
+        "first come, first served.\n\n<picture>",
+        "```python",
+        "throttle status\n",
+        "tox -q -e demo\n",
+        "## Two figures",
+        "## More",
+    ]
+    places = [README.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+    figures, more = (README.partition(f"{heading}\n")[2].partition("\n## ")[0] for heading in parts[-2:])
+    assert len(re.findall(r"^- .*\*\*.*`tox -e bench -- [\w-]+`", figures, flags=re.MULTILINE)) == 2
+    assert "(docs/about/benchmarks.md)" in figures
+    assert len(re.findall(r"^- \[.*\]\(docs/", more, flags=re.MULTILINE)) == 4
+
+
+def test_the_demo_is_short_light_and_dark() -> None:
     pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
-    assert len(pictures) == 2
-    assert [each for each in pictures if not (ROOT / each).exists()] == []
+    assert pictures == ["docs/images/demo-dark.svg", "docs/images/demo.svg"]
+    drawn = [(ROOT / each).read_text() for each in pictures]
+    loops = {float(each) for text in drawn for each in re.findall(r"animation: ([\d.]+)s step-end infinite", text)}
+    assert len(loops) == 1
+    assert 0 < max(loops) <= 12
+    assert [text.count("animation: ") - text.count("animation: none") for text in drawn] == [1, 1]
+    dark, light = (re.sub(r"--\w+: #\w+", "", text) for text in drawn)
+    assert dark == light, "one run in two colours"
+    assert drawn[0] != drawn[1]
+    assert all(len(text) < 300 * 1024 for text in drawn)
+
+
+def test_no_picture_of_the_docs_is_left_over() -> None:
+    pages = [README, *((DOCS / page).read_text() for page in PAGES)]
+    unused = [each.name for each in (DOCS / "images").iterdir() if not any(each.name in page for page in pages)]
+    assert set(unused) <= {"page-overview-dark.png"}
 
 
 def first_cells(page: str) -> list[str]:
@@ -63,6 +99,8 @@ def test_a_package_index_gets_no_link_into_the_repository() -> None:
     targets = re.findall(r'\]\(([^)]+)\)|(?:src|srcset)="([^"]+)"', shown)
     assert targets
     assert all("".join(each).startswith("https://") for each in targets)
+    assert "\n## Install\n\n    pip install celery-fair-throttle\n\nIt needs" in shown
+    assert "package index" not in shown
     assert "\n## More\n\nThe source archive has the docs" in shown
     assert shown.endswith("BSD-3-Clause.\n")
 

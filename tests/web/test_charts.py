@@ -123,6 +123,8 @@ def test_the_last_hour_of_each_limit(page: Site, count: Callable[..., None], wor
     assert found["quick"].endswith(f"{NONE} 0.0 s 5 started")
     assert found["tenant"].endswith(f"{NONE} 1.3 s 7 started 7 waited")
     assert found["idle"].endswith(f"0 of 1 0 {NONE} {NONE} {NONE}")
+    ground = r'<svg class="spark" viewBox="0 0 (\d+) 16"[^>]*><line class="ground" y1="16" x2="(\d+)" y2="16"/>'
+    assert re.findall(ground, answer.text) == [("60", "60")] * 3, "a line below the whole hour"
     labels = re.findall(r'role="img" aria-label="(\d+) starts in the busiest minute"', answer.text)
     assert labels == ["1240", "5", "7"]
     assert answer.text.count('<path class="late"') == 2

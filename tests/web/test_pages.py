@@ -153,12 +153,23 @@ def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
     answer = page.get("limit?name=tenant")
     sorting = "Sorted: stopped first , longest line first , by name ."
     assert f"100 of 5 000 keys. {sorting} These are the first 1 000 found." in text(answer)
-    assert "Held 5 000 over 5000 keys, 1 each" in text(answer)
+    assert "Held 5 000 over 5 000 keys, 1 each" in text(answer)
     of_keys = [each for each in rows(answer) if each.startswith("k")]
     assert of_keys[0].startswith("k4321 1 of 1 1 full")
     overview = text(page.get(""))
-    assert "5 000 over 5000 keys, 1 each 1" in overview
+    assert "5 000 over 5 000 keys, 1 each 1" in overview
     assert "at least 1000 keys full" in overview
+
+
+def test_a_limit_without_a_key_in_use(page: Site, worker: TermsCaller) -> None:
+    """It never reads "0 over 0 keys", nor "0 of 1" as if it had no keys."""
+    worker.know(TENANT)
+    assert re.search(r" tenant no key in use, 1 each 0 ", text(page.get("")))
+    shown = text(page.get("limit?name=tenant"))
+    assert "Held no key in use, 1 each Parked 0" in shown
+    assert "No key is in use." in shown
+    worker.arrive("first", of("acme"))
+    assert "Held 1 over 1 key, 1 each Parked 0" in text(page.get("limit?name=tenant"))
 
 
 def test_one_key(page: Site, worker: TermsCaller) -> None:
