@@ -222,6 +222,11 @@ QUESTIONS = [
         "",
         "docs/howto/permits-outside-tasks.md", "Take a permit", "acquire(timeout= / acquire_async",
     ),
+    Question(
+        "Does it work with async def tasks?",
+        "celery/celery#6552",
+        "docs/howto/web-frameworks.md", "async def tasks", "NotAwaited / asyncio.run",
+    ),
 ]  # fmt: skip
 
 
