@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, NO_LOOK, SEAMS, counts, script_calls
+from tests.failures.tools import DOORS, NO_LOOK, SEAMS, counts, script_calls
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
@@ -64,7 +64,7 @@ def test_worker_that_had_no_slot_when_the_permit_came_free(workers: Workers, jou
     assert counts(journal).get("next", 0) == 0
     journal.let_go("plain 1")
 
-    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    journal.wait_finished(1, "next")
     journal.let_all_go()
     journal.wait_finished(5)
     state.wait_clean()
@@ -80,7 +80,7 @@ def test_hints_arrive_again(
 
     def start_by_hint(number: int) -> None:
         journal.let_go(f"first {number}")
-        journal.wait_running(1, f"next {number}", timeout=AT_ONCE)
+        journal.wait_running(1, f"next {number}")
         journal.let_go(f"next {number}")
 
     def park(number: int) -> None:
@@ -91,7 +91,7 @@ def test_hints_arrive_again(
         park(1)
         before = subscribers(client)
         relay.forget_subscriptions()
-        until(lambda: subscribers(client) - before, timeout=AT_ONCE)
+        until(lambda: subscribers(client) - before)
         start_by_hint(1)
 
         park(2)
@@ -100,10 +100,10 @@ def test_hints_arrive_again(
         script.start()
         until(lambda: is_busy(client))
         relay.hang_up()
-        left.wait_for_log(r"refuses hints \(BUSY", timeout=AT_ONCE)
+        left.wait_for_log(r"refuses hints \(BUSY")
         client.script_kill()
         script.join()
-        left.wait_for_log("hints arrive again", timeout=AT_ONCE)
+        left.wait_for_log("hints arrive again")
         assert "ACL" not in left.log()
         start_by_hint(2)
     journal.wait_finished(4)
@@ -129,7 +129,7 @@ def test_user_without_rights_on_the_channel(
 
     shared.resume()  # the first worker to look starts its own, and has a hint for the other one
 
-    journal.wait_finished(4, timeout=AT_ONCE)
+    journal.wait_finished(4)
     assert journal.max_running() <= 2
     state.wait_clean()
     said = [line for line in left.log().splitlines() if re.search(r"WARNING.*hints", line)]
@@ -152,11 +152,11 @@ def test_first_delivery_is_first_despite_a_late_reply(
     state.wait_parked(*later)
     late.wait_for_log(until_log)
     relay.pass_replies()
-    state.wait_parked(*early[1:], timeout=AT_ONCE)
+    state.wait_parked(*early[1:])
     assert state.parked == [result.id for result in (*early[1:], *later)]
     journal.let_all_go()
 
-    journal.wait_finished(28, timeout=AT_ONCE)
+    journal.wait_finished(28)
     state.wait_clean()
 
 
@@ -182,7 +182,7 @@ def test_task_during_declarations_is_behind_earlier_ones(
     worker.wait_for_log("received", times=12)
     relay.pass_replies()
 
-    journal.wait_finished(12, timeout=AT_ONCE)
+    journal.wait_finished(12)
     # Those that start in one moment start in any order.
     assert set(journal.order()[:4]) == {"0", "1", "2", "3"}, journal.order()
     state.wait_clean()
@@ -202,11 +202,11 @@ def test_many_large_messages_are_parked_over_a_slow_network(
 
     sent = [app.hold.delay(str(number), "x" * (MEGABYTE // 2)) for number in range(24)]
 
-    state.wait_parked(*sent, timeout=60)
+    state.wait_parked(*sent)
     assert "lost the store" not in slow.log()
     relay.calls_per_second = 0
     limit.resume()
     journal.let_all_go()
-    journal.wait_finished(len(sent), timeout=60)
+    journal.wait_finished(len(sent))
     state.wait_clean()
     assert journal.order() == [str(number) for number in range(len(sent))]

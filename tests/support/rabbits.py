@@ -53,7 +53,7 @@ class Rabbit:
         self._start("epmd", [epmd, "-address", "127.0.0.1", "-port", str(self._names)])
         self._start("node", [str(self._script)])
         try:
-            until(self._answers, timeout=_START_TIMEOUT, every=0.1, describe=self.log)
+            until(self._answers, every=0.1, describe=self.log)
         except BaseException:
             self.__exit__()
             raise

@@ -8,11 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Seconds after which an awaited condition counts as one that never comes. It bounds a hang, and measures nothing: a
+#: machine that is five times slower, or busy, has to pass all the same. The leases beside it are longer.
+HANGS_AFTER = 60.0
+
 
 def until(
     condition: Callable[[], T],
     *,
-    timeout: float = 10.0,
+    timeout: float = HANGS_AFTER,
     every: float = 0.02,
     describe: str | Callable[[], object] = "",
 ) -> T:

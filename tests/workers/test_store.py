@@ -18,7 +18,7 @@ from celery_throttle.store.servers.client import make_client
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import ROOT, Workers
 from tests.workers.conftest import FEATURES, greeting
 
@@ -152,6 +152,6 @@ def test_two_projects_on_one_database(workers: Workers, journal: Journal) -> Non
     journal.wait_running(1, task="hooked")
     journal.let_all_go()
     for result in results:
-        result.get(timeout=20)
+        result.get(timeout=HANGS_AFTER)
     assert [len(journal.runs(task=task.name)) for task in tasks] == [4, 4]
     assert [journal.max_running(task=task.name) for task in tasks] == [1, 1]

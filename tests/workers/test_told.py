@@ -29,7 +29,7 @@ from celery_throttle.worker.reported.notices import Notices
 from tests.support.journal import Journal
 from tests.support.kit import begun, new_app, task_maker
 from tests.support.monitor import Monitor
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 TOLD = "tests.support.apps.told"
@@ -89,7 +89,7 @@ class Log:
 
     def wait_counted(self, pattern: str, tasks: int) -> list[int]:
         """Wait until messages count so many tasks; return the number of each, of which the first is one."""
-        until(lambda: sum(self.counts(pattern)) == tasks, timeout=60, describe=self._text)
+        until(lambda: sum(self.counts(pattern)) == tasks, describe=self._text)
         assert self.counts(pattern)[0] == 1, "the first is logged at once"
         return self.counts(pattern)
 
@@ -177,7 +177,7 @@ def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, caplog: py
         with throttle.hold(one):
             second = one.delay("")
             until(lambda: throttle.control.limit(one).status().parked == 1)
-        second.get(timeout=10)
+        second.get(timeout=HANGS_AFTER)
     assert asked == [0]
     assert not re.search(r"INFO|throttled|\] parked|resumed", caplog.text)
 
@@ -229,7 +229,7 @@ def test_parked_and_resumed(
         assert not heard("task_resumed")
         monitor.wait_for(second.id, "task-received", "throttle-parked")
         assert "throttle-resumed" not in monitor.types(second.id)
-    assert second.get(timeout=20) == "second", "the receivers that raise stop nothing"
+    assert second.get(timeout=HANGS_AFTER) == "second", "the receivers that raise stop nothing"
     ((sender, resumed),) = heard("task_resumed")
     assert 0 < resumed.pop("waited") < 30
     assert (sender, resumed) == (one.name, parked)
@@ -331,7 +331,7 @@ def test_a_lost_lease(workers: Workers, journal: Journal) -> None:
     frozen.thaw()
     need = {"limit": app.hold.name, "key": None, "permits": 1}
     lost = {"task_id": first.id, "task_name": app.hold.name, "needs": [need]}
-    told = until(lambda: [each for each in journal.events() if each["event"] == "lease_lost"], timeout=20)
+    told = until(lambda: [each for each in journal.events() if each["event"] == "lease_lost"])
     assert [(each["sender"], each["what"]) for each in told] == [(app.hold.name, lost)]
     journal.let_go("first", "next")
 
@@ -404,7 +404,7 @@ def test_which_limits_and_keys_a_span_has(spans: Spans, kit: ThrottleTest) -> No
         kit.assert_parked(call.delay(tenant_id="acme"))
         APP.send_task(call.name, ["zeta"])  # whose publisher has left out its keys
         for each in (plain, same, train, once):
-            each.delay("a").get(timeout=20)
+            each.delay("a").get(timeout=HANGS_AFTER)
     until(lambda: len(spans.marks()) == 7)
 
     def marked(name: str, **values: list[str]) -> tuple[str, dict[str, list[str]]]:
@@ -423,7 +423,7 @@ def test_how_long_the_task_of_a_span_waited(spans: Spans, kit: ThrottleTest) -> 
         parked_at = time.monotonic()
         until(lambda: time.monotonic() - parked_at > 0.3)
         shortest = time.monotonic() - parked_at
-    result.get(timeout=20)
+    result.get(timeout=HANGS_AFTER)
     longest = time.monotonic() - began
     until(lambda: len(spans.waits()) == 2)
     alone.apply_async(retries=1)
