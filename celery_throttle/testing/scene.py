@@ -218,7 +218,7 @@ class Scene:
         """Return whether a condition holds while nothing moves, within these seconds."""
 
         def holds_now() -> bool:
-            self.settle()
+            self.settle(max(within, WITHIN))
             return holds()
 
         return self._until(holds_now, within)

@@ -59,8 +59,8 @@ def test_tasks_that_have_expired_keep_neither_slot_nor_permit(
     worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 8})
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.apply_async(("first",), ignore_result=True))
-    expired = [task.apply_async(("expires",), expires=2) for task in (app.hold, *[app.plain] * 4)]
-    over = time.monotonic() + 2.5
+    expired = [task.apply_async(("expires",), expires=4) for task in (app.hold, *[app.plain] * 4)]
+    over = time.monotonic() + 4.5
     state.wait_parked(expired[0], app.hold.apply_async(("next",), ignore_result=True))
     until(lambda: len(unacknowledged(workers)) == 4)
     until(lambda: time.monotonic() > over)

@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import DOORS, NO_LOOK, SEAMS, counts, script_calls
 from tests.support.journal import Journal
+from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
@@ -143,9 +144,10 @@ def test_first_delivery_is_first_despite_a_late_reply(
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
     late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
+    early = [journal.wait_begun(app.one.delay("0"))]  # or a slow worker loses the store before it has the permit
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
-    early = [app.one.delay(str(place)) for place in range(14)]
+    early += [app.one.delay(str(place)) for place in range(1, 14)]
     late.wait_for_log("received", times=14)
     workers.start(SEAMS, concurrency=4, queues="alpha")
     later = [app.one.apply_async([str(place)], queue="alpha") for place in range(14, 28)]
@@ -192,9 +194,9 @@ def test_task_during_declarations_is_behind_earlier_ones(
 def test_many_large_messages_are_parked_over_a_slow_network(
     workers: Workers, journal: Journal, state: State, relay: Relay, pool: str
 ) -> None:
-    """All together they take some seconds; the store is taken for lost after one of silence."""
+    """All together they take twelve seconds; the store is taken for lost after four of silence."""
     workers.conf.update(throttle_url=relay.url, worker_prefetch_multiplier=0)
-    slow = workers.start(DOORS, concurrency=1, pool=pool)
+    slow = workers.start(DOORS, concurrency=1, pool=pool, env={PATIENCE: "4"})
     app = workers.app(DOORS)
     limit = state.limit(app.hold.name)
     limit.pause()

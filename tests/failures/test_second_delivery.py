@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.failures.tools import DOORS, SEAMS, SHORT_LEASE, counts, most_at_once, queued, redeliver, unacknowledged
+from tests.failures.tools import DIES, DOORS, SEAMS, counts, most_at_once, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.looks import FRESH
 from tests.support.relay import Relay
@@ -87,9 +87,8 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     relay: Relay, workers: Workers, journal: Journal, state: State
 ) -> None:
     """It reads of its grant when another worker runs the task."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
     workers.start(SEAMS, concurrency=1, queues="alpha")
-    frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url})
+    frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url, **DIES})
     app = workers.app(SEAMS)
     journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
     second = app.one.delay("second")

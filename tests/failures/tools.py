@@ -17,8 +17,9 @@ LIMITED = "tests.support.apps.limited"
 ONCE = "tests.support.apps.once"
 SEAMS = "tests.support.apps.seams"
 
-#: A lease that a test does wait for.
+#: A lease that a test does wait for, and the setting for the worker that dies. The others keep theirs if they stall.
 SHORT_LEASE = 2
+DIES = {"throttle_lease": SHORT_LEASE}
 #: Worker environment: it does not look on its own, so each start was woken by a hint or handed over.
 NO_LOOK = {"LOOK_EVERY": "3600"}
 

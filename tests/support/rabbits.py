@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: The path of the script in Debian's package: the one on PATH changes to the service's user.
 _PLACES = ("/usr/lib/rabbitmq/bin", "/opt/homebrew/sbin", "/usr/local/sbin")
-_START_TIMEOUT = 60.0
 
 
 def find_rabbitmq() -> Path | None:

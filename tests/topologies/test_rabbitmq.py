@@ -12,7 +12,7 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
-from tests.failures.tools import DOORS, SEAMS, SHORT_LEASE, counts
+from tests.failures.tools import DIES, DOORS, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
@@ -95,8 +95,7 @@ def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journ
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
 def test_a_killed_worker(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
     """RabbitMQ delivers again at once, while the lease still runs; the second delivery waits for its end."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, queues=queue)
+    lost = workers.start(DOORS, queues=queue, conf=DIES)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold_late.delay("first"))
     second = app.hold_late.delay("second")

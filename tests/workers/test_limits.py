@@ -152,11 +152,11 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleT
             with throttle.hold(gpu):
                 left = train.apply_async(("",), queue="second")
                 throttle.assert_parked(left)
-        app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=HANGS_AFTER)
         throttle.assert_started(left)
         throttle.assert_started(train.apply_async(("",), queue="second"))
 
-        app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=HANGS_AFTER)
         throttle.assert_started(train.apply_async(("",), queue="first"))
 
 

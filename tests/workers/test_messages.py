@@ -248,7 +248,7 @@ def test_where_a_parked_task_is_found(preruns: list[str], throttle: ThrottleTest
             throttle.assert_line(SINGLE, parked)
 
             # In no answer of inspect. The process has one state for all workers, also for those of earlier tests.
-            inspect = APP.control.inspect(timeout=10, destination=[worker.node])
+            inspect = APP.control.inspect(timeout=HANGS_AFTER, destination=[worker.node])
             answers = {command: str(getattr(inspect, command)()) for command in ("active", "reserved", "scheduled")}
             answers["query_task"] = str(inspect.query_task(parked[0].id))
             assert holding.id in answers["active"]
@@ -292,7 +292,7 @@ def test_gauge_of_flower_is_off_if_another_worker_starts_the_task(throttle: Thro
             with throttle.run_worker() as first:
                 waits = one.delay("waits")
                 throttle.assert_parked(waits)
-            APP.control.add_consumer("celery", destination=[second.node], reply=True, timeout=10)
+            APP.control.add_consumer("celery", destination=[second.node], reply=True, timeout=HANGS_AFTER)
         monitor.wait_for(waits.id, "task-succeeded")
     assert prefetched(monitor) == {first.node: 1, second.node: -1}
 
@@ -357,7 +357,7 @@ def test_replacement_of_a_parked_task(kit: ThrottleTest) -> None:
     """
     results = []
     for number in range(20):
-        with SINGLE.acquire(timeout=20, app=APP):  # parked, and resumed right after that
+        with SINGLE.acquire(timeout=HANGS_AFTER, app=APP):  # parked, and resumed right after that
             results += [replaced.delay(f"{number}{letter}") for letter in "abc"]
             by_chain = replaced_by_chain.delay("parked")
     assert [each.get(timeout=HANGS_AFTER) for each in results] == [

@@ -386,7 +386,7 @@ def test_a_countdown_keeps_the_lock_unless_its_task_is_revoked_or_expires(kit: T
     assert plain.delay("a").id == first.id
     assert first.get(timeout=HANGS_AFTER) == "a"
 
-    revoked = plain.apply_async(["c"], countdown=0.5)
+    revoked = plain.apply_async(["c"], countdown=2)  # the revoke arrives before that
     revoked.revoke()
     expired = plain.apply_async(["d"], countdown=0.5, expires=0.1)
     for each in (revoked, expired):

@@ -151,9 +151,14 @@ strategic = task_maker(APP)(
 @pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed"])
 def test_a_strategy_of_the_users(kit: ThrottleTest, parked: bool) -> None:
     with kit.hold(SINGLE) if parked else nullcontext():
-        result, later = strategic.delay(), strategic.apply_async(countdown=0.1)
+        result = strategic.delay()
         if parked:
             kit.assert_parked(result)
+        else:
+            result.get(timeout=HANGS_AFTER)
+            kit.assert_held(SINGLE, 0)
+        later = strategic.apply_async(countdown=0.1)
+        if parked:
             until(lambda: kit.control.limit(SINGLE).status().parked == 2)
     # A parked message comes by the strategy twice.
     assert (result.get(timeout=HANGS_AFTER), later.get(timeout=HANGS_AFTER)) == (1 + parked, 1 + parked)
