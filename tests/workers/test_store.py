@@ -125,6 +125,8 @@ def test_a_user_with_the_least_rights(
         state.wait_empty()
         assert client.pubsub_numsub(Keys("shop").wake)[0][1] == 2
 
+        until(lambda: "cmdstat_ping" in client.info("commandstats"))  # to a store that has nothing to report
+
         app.app.tasks["celery_throttle.reap"].apply_async()
         # A job that is stopped on its way to the child makes Celery's own warm shutdown wait for half a minute.
         until(lambda: re.search(r"celery_throttle\.reap\[\S+\] succeeded", first.log() + second.log()))
