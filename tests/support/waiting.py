@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from celery_throttle.errors import StoreUnavailable
+
 T = TypeVar("T")
 
 #: Seconds after which an awaited condition counts as one that never comes. It bounds a hang, and measures nothing: a
@@ -23,9 +25,13 @@ def until(
     """Return the first true value of ``condition``; fail after ``timeout`` seconds with the text of ``describe``."""
     deadline = time.monotonic() + timeout
     while True:
-        value = condition()
-        if value:
-            return value
+        try:
+            value = condition()
+        except StoreUnavailable as error:  # a busy machine: the store did not answer for a second
+            value = error  # type: ignore[assignment]
+        else:
+            if value:
+                return value
         if time.monotonic() > deadline:
             detail = describe if isinstance(describe, str) else str(describe())
             raise AssertionError(f"Not so within {timeout:g} s (last value {value!r}). {detail}".rstrip())

@@ -433,6 +433,7 @@ def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) 
         unchecked = few_wait.delay("unchecked")
     with throttle.run_worker(concurrency=2):
         assert unchecked.get(timeout=HANGS_AFTER) == "unchecked"
+        throttle.assert_held("few", 0)
         with throttle.hold("few"):
             throttle.assert_line("few", [few_wait.delay(), few_wait.delay()])
             with pytest.raises(

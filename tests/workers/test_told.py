@@ -49,7 +49,7 @@ def of_tenant(tenant_id: str) -> str:
 
 def retry_once(self: Any) -> None:
     if not self.request.retries:
-        raise self.retry(countdown=0)
+        raise self.retry(countdown=0.2)  # when its permit is free
 
 
 make = partial(task_maker(APP), base=Throttled)
@@ -64,8 +64,7 @@ slow = make("slow", slow_down, limit=4)
 call = make("call", of_tenant, limit=[API, TENANT])
 same = make("same", limit=API)
 train = make("train", limit=Limit("gpu", 1, per="gpu_box"))
-ROOMY = Limit("roomy", 3)
-alone = make("alone", retry_once, limit=ROOMY, bind=True)
+alone = make("alone", retry_once, limit=1, bind=True)
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------
@@ -425,7 +424,7 @@ def test_which_limits_and_keys_a_span_has(spans: Spans, kit: ThrottleTest) -> No
 
 
 def test_how_long_the_task_of_a_span_waited(spans: Spans, kit: ThrottleTest) -> None:
-    with kit.hold(ROOMY):  # which has a permit for each of the attempts, so only the first waits
+    with kit.hold(alone):
         began = time.monotonic()
         result = alone.delay()
         kit.assert_parked(result)
@@ -435,12 +434,13 @@ def test_how_long_the_task_of_a_span_waited(spans: Spans, kit: ThrottleTest) -> 
     result.get(timeout=HANGS_AFTER)
     longest = time.monotonic() - began
     until(lambda: len(spans.waits()) == 2)
+    kit.assert_held(alone, 0)
     alone.apply_async(retries=1)
     until(lambda: len(spans.waits()) == 3)
 
     waited, retried, at_once = spans.waits()
     assert shortest * 1000 - 1 <= waited <= longest * 1000
-    assert retried == 0  # which has the headers of the attempt that waited
+    assert retried != waited  # though it has the headers of the attempt that waited; on a slow machine it waits, too
     assert at_once == 0
 
 
