@@ -64,7 +64,7 @@ class Shell:
             env=self.env | dict(env or {}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS_AFTER,
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
