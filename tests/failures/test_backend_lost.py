@@ -264,9 +264,11 @@ def test_late_write_of_a_state_leaves_the_outcome_alone(workers: Workers, journa
         state.wait_parked(parked)
         app.plain.apply_async(["busy"], queue="left", ignore_result=True)  # so it cannot start where it was parked
         journal.wait_running(1, "busy")
-        workers.start(DOORS, queues="left")
+        other = workers.start(DOORS, queues="left")
         journal.let_go("first", "parked")
         assert parked.get(timeout=HANGS_AFTER) == "parked"
+        other.term()
+        other.wait()  # the first worker gets the next task of this queue
 
         journal.wait_begun(app.right.delay("second"))
         last = app.left.delay("last")
@@ -277,9 +279,10 @@ def test_late_write_of_a_state_leaves_the_outcome_alone(workers: Workers, journa
             assert b'"SUCCESS"' in client.get(f"celery-task-meta-{parked.id}")
         journal.let_all_go()
         assert last.get(timeout=HANGS_AFTER) == "last"
-        for worker in workers.started:
+        left, right, _ = workers.started
+        for worker in (left, right):
             worker.term()
-        for worker in workers.started:
+        for worker in (left, right):
             worker.wait()
 
 

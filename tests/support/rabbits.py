@@ -48,6 +48,10 @@ class Rabbit:
     def __enter__(self) -> Self:
         epmd = shutil.which("epmd")
         assert epmd, "Erlang's epmd is not on PATH."
+        # Written here: two programs of Erlang that start at once may each make one, and the slower finds it half made.
+        cookie = Path(self._directory.name) / ".erlang.cookie"
+        cookie.write_text("throttle")
+        cookie.chmod(0o400)
         # Started here, since a node that finds none starts one that outlives it.
         self._start("epmd", [epmd, "-address", "127.0.0.1", "-port", str(self._names)])
         self._start("node", [str(self._script)])
