@@ -79,10 +79,11 @@ class Rabbit:
             return int(found.message_count)
 
     def forget(self, *queues: str) -> None:
-        """Delete these queues with their messages."""
+        """Delete these queues with their messages, and the exchanges of their names."""
         with Connection(f"127.0.0.1:{self.port}") as connection:
             for queue in queues:
                 connection.channel().queue_delete(queue)
+                connection.channel().exchange_delete(queue)
 
     def log(self) -> str:
         return (Path(self._directory.name) / "node.log").read_text(errors="replace")[-4000:]
