@@ -37,8 +37,8 @@ FULL = "the store is full"
 RIGHTS = (
     *("evalsha", "eval", "subscribe", "publish", "bitfield", "del", "exists", "get", "hdel", "hexists", "hget"),
     *("hgetall", "hincrby", "hkeys", "hmget", "hrandfield", "hscan", "hset", "hsetnx", "hstrlen", "pexpire"),
-    *("setrange", "time", "zadd", "zcard", "zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore"),
-    *("zrem", "zremrangebyscore", "zscan", "zscore"),
+    *("ping", "setrange", "time", "zadd", "zcard", "zlexcount", "zrandmember", "zrange", "zrangebylex"),
+    *("zrangebyscore", "zrem", "zremrangebyscore", "zscan", "zscore"),
 )
 #: Checks the rights on the server (Redis 7.0 and later); no command is carried out.
 _ASK_FOR_RIGHTS = """
@@ -46,7 +46,7 @@ if not redis.acl_check_cmd then return false end
 local key, channel, missing = KEYS[1], ARGV[1], {}
 local given = {
   eval = { '', '1', key }, evalsha = { '', '1', key }, subscribe = { channel }, publish = { channel, '' }, time = {},
-  bitfield = { key }, del = { key }, exists = { key }, get = { key },
+  ping = {}, bitfield = { key }, del = { key }, exists = { key }, get = { key },
 }
 for i = 2, #ARGV do
   if not redis.acl_check_cmd(ARGV[i], unpack(given[ARGV[i]] or { key, '0', '0' })) then

@@ -20,6 +20,7 @@ from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.testing.messages import ids
 from celery_throttle.testing.needs import arguments_of, assert_needs, call_of, call_text, needs_of
 from celery_throttle.testing.scene import Scene
+from celery_throttle.testing.workers import WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Assertions(Scene):
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     def assert_parked(
-        self, result: Any, behind: Any = None, key: object = None, place: int | None = None, within: float = 2
+        self, result: Any, behind: Any = None, key: object = None, place: int | None = None, within: float = WITHIN
     ) -> None:
         """Assert that a task is parked, behind this limit, at this place of the line.
 
@@ -72,7 +73,7 @@ class Assertions(Scene):
         sentence = f"{named} has place {found.place} behind {found.bucket}, not {place}: the line is {ids(line)}."
         raise self._failure(sentence, task)
 
-    def assert_started(self, result: Any, within: float = 2) -> None:
+    def assert_started(self, result: Any, within: float = WITHIN) -> None:
         """Assert that the body of a task has begun; a body at a gate counts."""
         task = self._id("assert_started", result)
         if not self._until(lambda: bool(self._seen.bodies_of(task)), within):
@@ -87,7 +88,7 @@ class Assertions(Scene):
         if self._seen.bodies_of(task):
             raise self._failure(f"{self._named(task)} has started: {self._describe(task)}.", task)
 
-    def assert_dropped(self, result: Any, why: str = "", within: float = 2) -> None:
+    def assert_dropped(self, result: Any, why: str = "", within: float = WITHIN) -> None:
         """Assert that a task ended as revoked, without a body, and that ``why`` is a part of the reason.
 
         The reason of a ``start_deadline`` is "expired", that of an operator "dropped by ...". That of a newer
@@ -101,7 +102,7 @@ class Assertions(Scene):
         if why not in reason:
             raise self._failure(f"{named} was dropped for the reason {reason!r}, not {why!r}.", task)
 
-    def assert_sent_back(self, result: Any, pauses: float | None = None, within: float = 2) -> None:
+    def assert_sent_back(self, result: Any, pauses: float | None = None, within: float = WITHIN) -> None:
         """Assert that the body of a task raised `RateLimited`, with this number of seconds."""
         task = self._id("assert_sent_back", result)
 
@@ -115,7 +116,7 @@ class Assertions(Scene):
             sentence = f"{self._named(task)} pauses its limits for {raised()[-1]:g} s, not for {pauses:g} s."
             raise self._failure(sentence, task)
 
-    def assert_ran(self, call: Any, times: int = 1, within: float = 2) -> None:
+    def assert_ran(self, call: Any, times: int = 1, within: float = WITHIN) -> None:
         """Assert how often bodies of a call have begun; ``charge`` alone: with any arguments.
 
         Arguments are compared by name, with defaults; ``unittest.mock.ANY`` stands for any value.
@@ -137,7 +138,7 @@ class Assertions(Scene):
 
     # -- limits --------------------------------------------------------------------------------------------------
 
-    def assert_held(self, limit: Any, permits: int, key: object = None, within: float = 2) -> None:
+    def assert_held(self, limit: Any, permits: int, key: object = None, within: float = WITHIN) -> None:
         """Assert the number of permits in use when nothing moves; without a key, those of all keys."""
         bucket, control = self._bucket(limit, key), self.control.limit(limit, key=key)
         if not self._settled(lambda: control.status().held_in_all == permits, within):
@@ -145,7 +146,7 @@ class Assertions(Scene):
             holders = ids((each.task_id for each in control.holders()), "no task")
             raise self._failure(f"{bucket} has {found} in use, not {permits}, held by {holders}.")
 
-    def assert_line(self, limit: Any, results: Sequence[Any], key: object = None, within: float = 2) -> None:
+    def assert_line(self, limit: Any, results: Sequence[Any], key: object = None, within: float = WITHIN) -> None:
         """Assert the parked tasks in the line of a limit, in order, when nothing moves."""
         bucket, control = self._bucket(limit, key), self.control.limit(limit, key=key)
         wanted = [self._id("assert_line", each) for each in results]
@@ -209,7 +210,7 @@ class Assertions(Scene):
         signature = self.app.tasks[call.name].s(*call.args, **call.kwargs).set(headers=call.headers)
         return f"{call.name}: {needs_of(signature).identity}"
 
-    def assert_locked(self, call: Any, within: float = 2) -> None:
+    def assert_locked(self, call: Any, within: float = WITHIN) -> None:
         """Assert that a task has the identity lock of a call; the lock of a remembered call is held, too."""
         task, args, kwargs = self._call(call)
         if not self._until(lambda: task.locked_by(*args, **kwargs) is not None, within):
@@ -219,7 +220,7 @@ class Assertions(Scene):
             why = f"the last body of the task ended with {ended[-1]}, and {remember}" if ended else "no body has ended"
             raise self._failure(f"{call_text(task, args, kwargs)} is not locked: {why}.")
 
-    def assert_not_locked(self, call: Any, within: float = 2) -> None:
+    def assert_not_locked(self, call: Any, within: float = WITHIN) -> None:
         """Assert that no task has the identity lock of a call."""
         task, args, kwargs = self._call(call)
         if not self._until(lambda: task.locked_by(*args, **kwargs) is None, within):

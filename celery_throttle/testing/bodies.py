@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.testing.workers import WITHIN
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -91,7 +93,7 @@ class Gate:
             self._passes += count
             self._let_through()
 
-    def wait_for(self, count: int, within: float = 5) -> tuple[str, ...]:
+    def wait_for(self, count: int, within: float = WITHIN) -> tuple[str, ...]:
         """Wait until so many bodies are at the gate; return their task ids.
 
         Raises:

@@ -127,6 +127,8 @@ class ThrottleTest(Assertions):
     def hold(self, limit: Any, permits: int | None = None, key: object = None) -> Iterator[None]:
         """Hold permits of a limit for the time of the block, so that the next tasks are parked.
 
+        It begins when nothing moves.
+
         Args:
             limit: a `Limit`, its name, or a task with one limit.
             permits: the number; None for all that are free.
@@ -135,6 +137,8 @@ class ThrottleTest(Assertions):
         Raises:
             AssertionError: not so many permits are free.
         """
+        if self._living and not self._cut.is_active:
+            self.settle()  # or a task that has just ended may still have its permits
         bucket, status = self._bucket(limit, key), self.control.limit(limit, key=key).status()
         declared = limits_of(policies_of(self.app).values())[bucket.name]
         most = status.in_force if status.declared else declared.permits

@@ -17,7 +17,7 @@ from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.testing.cut import Cut
 from celery_throttle.testing.messages import EAGER, NO_WORKER, NOT_ENTERED, TURNED_OFF, failure, short
 from celery_throttle.testing.seen import Seen
-from celery_throttle.testing.workers import LOOK_EVERY
+from celery_throttle.testing.workers import LOOK_EVERY, WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,7 +84,7 @@ class Scene:
         self._workers: list[Worker] = []
         self._cut = Cut()
 
-    def settle(self, within: float = 5) -> None:
+    def settle(self, within: float = WITHIN) -> None:
         """Wait until each published task runs, waits or has ended, and none can start.
 
         Raises:
@@ -99,7 +99,7 @@ class Scene:
             about = ", ".join(f"{self._named(each)}: {self._describe(each)}" for each in moving)
             raise self._failure(f"Not settled within {within:g} s: {about or 'a parked task can start'}.", *moving)
 
-    def drain(self, within: float = 10) -> Outcomes:
+    def drain(self, within: float = WITHIN) -> Outcomes:
         """Wait until nothing runs and nothing can start; return the ends of the tasks of this test.
 
         Raises:
@@ -218,7 +218,7 @@ class Scene:
         """Return whether a condition holds while nothing moves, within these seconds."""
 
         def holds_now() -> bool:
-            self.settle()
+            self.settle(max(within, WITHIN))
             return holds()
 
         return self._until(holds_now, within)

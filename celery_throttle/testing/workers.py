@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from celery_throttle.testing.seen import Seen
 
-__all__ = ["LOOK_EVERY", "Worker"]
+__all__ = ["LOOK_EVERY", "WITHIN", "Worker"]
 
 __tracebackhide__ = True  # pytest shows the line of the test instead
 
+#: Seconds to wait for a state that has to come: enough for a busy machine, since they pass only if it does not come.
+WITHIN = 10.0
 #: Seconds between two looks of the kit, and seconds that a worker waits for messages before it looks whether to stop.
 LOOK_EVERY, _DRAIN_MOST = 0.004, 0.02
-#: Seconds for one look into a worker whose loop is busy.
-_ASK = 5.0
 
 
 class Worker:
@@ -55,7 +55,7 @@ class Worker:
         self._worker.pool.executor._thread_name_prefix = f"{node}/body"  # noqa: SLF001 - `Seen` reads the name
         self._thread = threading.Thread(target=self._run, name=node, daemon=True)
 
-    def start(self, within: float = 10) -> None:
+    def start(self, within: float = WITHIN) -> None:
         """Start it; return when it consumes, and its connections to the store stand.
 
         Raises:
@@ -69,7 +69,7 @@ class Worker:
                 raise AssertionError(f"Worker {self.node} was not ready within {within:g} s: {self._error!r}")
             sleep(LOOK_EVERY)
 
-    def stop(self, within: float = 10) -> None:
+    def stop(self, within: float = WITHIN) -> None:
         """Let it finish its bodies, and wait for its end, as SIGTERM does.
 
         Raises:
@@ -91,16 +91,16 @@ class Worker:
         self.is_lost = True
         if throttling := self._throttling:
             throttling.timekeeper.stop()
-            throttling.loop.ask(lambda: [group.close() for group in throttling.groups], _ASK)
-            throttling.loop.stop(_ASK)
+            throttling.loop.ask(lambda: [group.close() for group in throttling.groups], WITHIN)
+            throttling.loop.stop(WITHIN)
             throttling.close = throttling.flushed = throttling.finish = lambda: None  # Celery's steps call them
         self._seen.lose(self.node)
-        self._end_with(WorkerTerminate, _ASK)
+        self._end_with(WorkerTerminate, WITHIN)
 
     def ask(self, look: Callable[[Any], Any], default: Any) -> Any:
         """Return the result of a look at the worker's throttling, on its loop; the default if it throttles nothing."""
         throttling = self._throttling
-        return default if throttling is None else throttling.loop.ask(partial(look, throttling), _ASK)
+        return default if throttling is None else throttling.loop.ask(partial(look, throttling), WITHIN)
 
     @property
     def store_names(self) -> list[str]:

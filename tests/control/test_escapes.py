@@ -40,7 +40,6 @@ COMMANDS = [
 def shop(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An app whose store has hostile names in all places that take any."""
     monkeypatch.setattr(causes, "_AGAIN", 0.0)
-    monkeypatch.setattr(queues, "_PATIENCE", 0.05)
     worker = TermsCaller(redis, f"aaaaaaaa{STEERS}", f"q{STEERS}")
     headers = {"task": f"call{STEERS}"}
     message = pack(Message("[[], {}, {}]", headers=headers, properties={}, content_type="application/json"))
@@ -59,8 +58,9 @@ def steering(ended: Ended) -> set[str]:
     return {each for each in ended.out + ended.err if not each.isprintable() and each != "\n"}
 
 
-def test_no_command_steers_the_terminal(shop: Any, run: Run) -> None:
+def test_no_command_steers_the_terminal(shop: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shop
+    monkeypatch.setattr(queues, "_PATIENCE", 0.05)
     found = {}
     for command in COMMANDS:
         for options in ([], ["--json"]):

@@ -18,7 +18,7 @@ from celery_throttle.control.panel import STEERS, signature
 from tests.support.journal import Journal
 from tests.support.remote import name_of, steer, throttle_in, wait_heard
 from tests.support.shell import Shell
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import BASIC, ROOT, Worker, Workers
 
 STEERED = "tests.support.apps.steered"
@@ -86,7 +86,7 @@ def test_inspect_shows_held_and_parked_tasks(workers: Workers, journal: Journal,
 def test_how_the_store_is_reached(workers: Workers, ana: str, pool: str) -> None:
     workers.conf["throttle_url"] = ana
     app, throttle, (worker,) = start(workers, pool)
-    app.plain.delay("x").get(timeout=20)
+    app.plain.delay("x").get(timeout=HANGS_AFTER)
 
     def answered() -> Any:
         said = throttle_in(app.app, worker)
@@ -147,7 +147,7 @@ def test_inspect_shows_held_back_tasks(workers: Workers, journal: Journal, pool:
         said = throttle_in(app.app, worker)
         return said if said["held_back"]["count"] == 103 else None  # two may be parked
 
-    said = until(all_there, timeout=30)
+    said = until(all_there)
     assert ids(said["held"]) == [tasks[0].id]
     assert said["held_back"]["counts"] == {"max_parked": 103}
     assert (len(said["held_back"]["tasks"]), said["held_back"]["more"]) == (100, 3)
@@ -177,7 +177,7 @@ def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_every_command(workers: Workers, pool: str) -> None:
     app, throttle, (worker,) = start(workers, pool)
-    app.plain.delay("x").get(timeout=20)
+    app.plain.delay("x").get(timeout=HANGS_AFTER)
 
     def say(command: str, limit: str = "api", **arguments: Any) -> Any:
         (answer,) = steer(app.app, command, worker, limit=limit, **arguments)

@@ -155,7 +155,7 @@ def test_connected_workers_keep_it_and_go_on_after_a_forced_removal(workers: Wor
         control.remove_data()
     assert control.remove_data(force=True).held == 1
     second = app.anywhere.delay("second")
-    until(lambda: [each.task_id for each in control.parked()] == [second.id], timeout=15)
+    until(lambda: [each.task_id for each in control.parked()] == [second.id])
     assert [each.task_id for each in control.holders()] == [first.id]
     journal.let_go("first", "second")
     journal.wait_finished(2)

@@ -119,7 +119,7 @@ def test_task_that_did_not_start_in_time_is_ready(app: Any, worker: TermsCaller)
         worker.look(0)  # the next caller sees that its time has passed
         return work(app).ready == 1
 
-    until(told, timeout=5)
+    until(told)
     assert worker.look(1).grants[0].expired
 
 

@@ -66,7 +66,7 @@ class Command:
 
     def interrupt(self, number: int, when: str) -> int:
         """Send it a signal when it prints this; return its status."""
-        until(lambda: when in self.progress(), timeout=40, describe=self.progress)
+        until(lambda: when in self.progress(), describe=self.progress)
         assert len(self.pids()) > 4  # else there is nothing to leave behind
         self._process.send_signal(number)
         return self.wait()
@@ -83,7 +83,7 @@ class Command:
     def check_nothing_left(self) -> None:
         """Fail if there is a process or a file of it."""
         # A killed process may need a moment to be gone.
-        until(lambda: not self.pids(), timeout=3, describe=lambda: [_read(pid, "cmdline") for pid in self.pids()])
+        until(lambda: not self.pids(), describe=lambda: [_read(pid, "cmdline") for pid in self.pids()])
         assert list(self._files.iterdir()) == []
 
 

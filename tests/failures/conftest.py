@@ -8,17 +8,10 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import LONG_LEASE, give_up_soon
+from tests.failures.tools import give_up_soon
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.workers import Workers
-
-
-@pytest.fixture
-def workers(workers: Workers) -> Workers:
-    """With leases that no test waits for, unless it sets others."""
-    workers.conf["throttle_lease"] = LONG_LEASE
-    return workers
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ResultLost
-from tests.failures.tools import AT_ONCE, DOORS, LIMITED, ONCE, counts, redeliver, unacknowledged
+from tests.failures.tools import DOORS, LIMITED, ONCE, counts, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.relay import Relay
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 #: The app of `DOORS`, with the receiver in docs/reference/signals.md, which writes the state of a parked task.
@@ -28,7 +28,7 @@ def send(workers: Workers, task: Any, *args: str, **options: Any) -> Any:
 
 
 def wait_acknowledged(workers: Workers) -> None:
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
@@ -44,7 +44,7 @@ def test_slots_and_permits_are_free_at_once(
     backend.kill()
     journal.let_go("throttled", "plain")
 
-    journal.wait_running(1, "next", timeout=AT_ONCE)
+    journal.wait_running(1, "next")
     journal.wait_begun(app.plain.apply_async(("plain again",), ignore_result=True))
     journal.let_all_go()
     journal.wait_finished(4)
@@ -59,8 +59,8 @@ def test_tasks_that_have_expired_keep_neither_slot_nor_permit(
     worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 8})
     app = workers.app(DOORS)
     journal.wait_begun(app.hold.apply_async(("first",), ignore_result=True))
-    expired = [task.apply_async(("expires",), expires=2) for task in (app.hold, *[app.plain] * 4)]
-    over = time.monotonic() + 2.5
+    expired = [task.apply_async(("expires",), expires=4) for task in (app.hold, *[app.plain] * 4)]
+    over = time.monotonic() + 4.5
     state.wait_parked(expired[0], app.hold.apply_async(("next",), ignore_result=True))
     until(lambda: len(unacknowledged(workers)) == 4)
     until(lambda: time.monotonic() > over)
@@ -74,12 +74,12 @@ def test_tasks_that_have_expired_keep_neither_slot_nor_permit(
     app.plain.apply_async(("later",), ignore_result=True)
 
     journal.let_go("later")
-    journal.wait_running(1, "next", timeout=AT_ONCE)
+    journal.wait_running(1, "next")
     journal.let_all_go()
     journal.wait_finished(3)
     state.wait_clean()
     wait_acknowledged(workers)
-    until(lambda: {each.state for each in expired} == {"REVOKED"}, timeout=AT_ONCE)
+    until(lambda: {each.state for each in expired} == {"REVOKED"})
     assert counts(journal) == {"first": 1, "next": 1, "later": 1}
 
 
@@ -93,9 +93,9 @@ def test_failed_return_fails_as_soon_as_it_can_be_reported(
     task = getattr(workers.app(LIMITED), name)
     backend.kill()
     sent = send(workers, task, *args)
-    worker.wait_for_log("waits here", timeout=AT_ONCE)
+    worker.wait_for_log("waits here")
     backend.restart()
-    until(lambda: task.AsyncResult(sent.id).state == "FAILURE", timeout=AT_ONCE)
+    until(lambda: task.AsyncResult(sent.id).state == "FAILURE")
     wait_acknowledged(workers)
     assert counts(journal) == {"a": 1}
 
@@ -135,15 +135,15 @@ def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
     task = send(workers, app.hold_late, "a", time_limit=2)
     journal.wait_running(1, "a")
     backend.kill()
-    lost.wait_for_log("Hard time limit", timeout=AT_ONCE)
-    until(lambda: not state.holders, timeout=AT_ONCE)
+    lost.wait_for_log("Hard time limit")
+    until(lambda: not state.holders)
     assert unacknowledged(workers)
     lost.kill()
     journal.let_all_go()
     backend.restart()
     redeliver(workers)
     workers.start(DOORS, pool="gevent", concurrency=2)
-    assert app.hold_late.AsyncResult(task.id).get(timeout=AT_ONCE) == "a"
+    assert app.hold_late.AsyncResult(task.id).get(timeout=HANGS_AFTER) == "a"
 
 
 def test_unreported_result_is_retried_once_a_second(
@@ -158,10 +158,10 @@ def test_unreported_result_is_retried_once_a_second(
     backend.kill()
     began = time.monotonic()
     duplicate = send(workers, app.hold_raise, "a")
-    worker.wait_for_log("back to its place", timeout=AT_ONCE, times=3)
+    worker.wait_for_log("back to its place", times=3)
     assert time.monotonic() - began > 1.9
     backend.restart()
-    until(lambda: app.hold_raise.AsyncResult(duplicate.id).state == "FAILURE", timeout=AT_ONCE)
+    until(lambda: app.hold_raise.AsyncResult(duplicate.id).state == "FAILURE")
     journal.let_go("a")
     state.wait_clean()
 
@@ -183,14 +183,14 @@ def test_lost_result_is_remembered_and_duplicates_get_it(
     backend.kill()
     journal.let_go("a")
 
-    until(lambda: is_done(task), timeout=AT_ONCE)
+    until(lambda: is_done(task))
     worker.wait_for_log(f"{first.id}. has succeeded, but its result is lost")
     wait_acknowledged(workers)
     backend.restart()
 
     for duplicate in (task.delay("a"), task.AsyncResult(send(workers, task, "a").id)):  # found here, and by a worker
         with pytest.raises(ResultLost, match=f"as {first.id}, but its result is lost"):
-            duplicate.get(timeout=AT_ONCE)
+            duplicate.get(timeout=HANGS_AFTER)
     assert counts(journal) == {"a": 1}
 
 
@@ -205,11 +205,11 @@ def test_it_succeeds_also_if_the_store_is_away_as_well(
     store.kill()
     backend.kill()
     journal.let_go("a")
-    worker.wait_for_log("cannot report at once", timeout=AT_ONCE)
+    worker.wait_for_log("cannot report at once")
     store.restart()
     backend.restart()
 
-    until(lambda: is_done(task), timeout=AT_ONCE)
+    until(lambda: is_done(task))
     wait_acknowledged(workers)
     send(workers, task, "a")
     wait_acknowledged(workers)
@@ -225,8 +225,8 @@ def test_one_that_is_not_remembered_fails_as_without_us(
     journal.wait_running(1, "a")
     backend.kill()
     journal.let_go("a")
-    worker.wait_for_log("ended without an outcome|Task handler raised error|ConnectionError", timeout=AT_ONCE)
-    until(lambda: task.locked_by("a") is None, timeout=AT_ONCE)
+    worker.wait_for_log("ended without an outcome|Task handler raised error|ConnectionError")
+    until(lambda: task.locked_by("a") is None)
     assert f"{first.id}] has succeeded" not in worker.log()
 
 
@@ -245,7 +245,7 @@ def test_parked_task_is_throttled_until_it_ends(workers: Workers, journal: Journ
         parked.get(timeout=0.3)
 
     journal.let_all_go()
-    assert parked.get(timeout=AT_ONCE) == "parked"
+    assert parked.get(timeout=HANGS_AFTER) == "parked"
     assert parked.state == "SUCCESS"
 
 
@@ -264,22 +264,25 @@ def test_late_write_of_a_state_leaves_the_outcome_alone(workers: Workers, journa
         state.wait_parked(parked)
         app.plain.apply_async(["busy"], queue="left", ignore_result=True)  # so it cannot start where it was parked
         journal.wait_running(1, "busy")
-        workers.start(DOORS, queues="left")
+        other = workers.start(DOORS, queues="left")
         journal.let_go("first", "parked")
-        assert parked.get(timeout=AT_ONCE) == "parked"
+        assert parked.get(timeout=HANGS_AFTER) == "parked"
+        other.term()
+        other.wait()  # the first worker gets the next task of this queue
 
         journal.wait_begun(app.right.delay("second"))
         last = app.left.delay("last")
         state.wait_parked(last)
         relay.pass_replies()
-        until(lambda: last.state == "THROTTLED", timeout=AT_ONCE)  # written after the other one
+        until(lambda: last.state == "THROTTLED")  # written after the other one
         with Redis.from_url(direct) as client:
             assert b'"SUCCESS"' in client.get(f"celery-task-meta-{parked.id}")
         journal.let_all_go()
-        assert last.get(timeout=AT_ONCE) == "last"
-        for worker in workers.started:
+        assert last.get(timeout=HANGS_AFTER) == "last"
+        left, right, _ = workers.started
+        for worker in (left, right):
             worker.term()
-        for worker in workers.started:
+        for worker in (left, right):
             worker.wait()
 
 
@@ -294,11 +297,11 @@ def test_backend_that_hangs_holds_up_no_task(
     # A publisher of a task with a result would have to reach the backend, too.
     options: dict[str, Any] = {"ignore_result": True, "headers": {"ignore_result": False}}
     parked = [app.app.send_task(app.hold.name, [f"t{number}"], **options) for number in range(5)]
-    state.wait_parked(*parked, timeout=AT_ONCE)
+    state.wait_parked(*parked)
     journal.wait_begun(app.plain.apply_async(["plain"], ignore_result=True))
     backend.thaw()
     with Redis.from_url(backend.url) as client:
-        until(lambda: all(client.exists(f"celery-task-meta-{each.id}") for each in parked), timeout=AT_ONCE)
+        until(lambda: all(client.exists(f"celery-task-meta-{each.id}") for each in parked))
     journal.let_all_go()
-    journal.wait_finished(7, timeout=AT_ONCE)
+    journal.wait_finished(7)
     state.wait_clean()

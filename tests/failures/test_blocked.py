@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, counts, redeliver, unacknowledged
+from tests.failures.tools import SHORT_LEASE, counts, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 BLOCKING = "tests.support.apps.blocking"
@@ -60,7 +60,7 @@ def run_after(task: Any, journal: Journal) -> None:
     """Publish for the worker that is not blocked, and wait: the tasks before it in line have gone."""
     (blocked,) = journal.running("a")
     queue = "w2" if blocked.worker.startswith("w1") else "w1"
-    assert task.apply_async(("after",), queue=queue).get(timeout=WITHIN_LEASE) == "after 1"
+    assert task.apply_async(("after",), queue=queue).get(timeout=HANGS_AFTER) == "after 1"
 
 
 @pytest.mark.parametrize("pool", ["gevent", "threads", "solo"])
@@ -73,7 +73,7 @@ def test_one_that_is_acknowledged_early_runs_once(
     run_after(app.early, journal)  # the lease is over
     doors.open(1)
 
-    assert result.get(timeout=AT_ONCE) == "a 1"
+    assert result.get(timeout=HANGS_AFTER) == "a 1"
     state.wait_clean()
     assert counts(journal) == {"a": 1, "after": 1}
 
@@ -85,18 +85,18 @@ def test_a_success_ends_the_run_that_was_started_beside_it(
 ) -> None:
     """Acknowledged late, so it runs once more; not again when that one loses its lease as well."""
     app, result = start(workers, state, pool, name)
-    journal.wait_started(2, "a", timeout=WITHIN_LEASE)
+    journal.wait_started(2, "a")
 
     doors.open(1)
-    assert result.get(timeout=AT_ONCE) == "a 1"
+    assert result.get(timeout=HANGS_AFTER) == "a 1"
     journal.wait_finished(1, "a")
     run_after(app.late, journal)  # the second lease is over
     (second,) = [each for each in workers.started if journal.running("a")[0].worker.startswith(each.name)]
     doors.open(2)
 
-    journal.wait_finished(2, "a", timeout=AT_ONCE)
+    journal.wait_finished(2, "a")
     second.wait_for_log(rf"lease_lost: no lease .*{result.id}. ran, not for the first time, .*\(2 s\).* {pool} pool")
-    until(lambda: not state.holders, timeout=AT_ONCE)
+    until(lambda: not state.holders)
     redeliver(workers)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
     assert counts(journal) == {"a": 2, "after": 1}

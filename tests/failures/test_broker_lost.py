@@ -11,22 +11,12 @@ from celery import chord
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import (
-    AT_ONCE,
-    DOORS,
-    ONCE,
-    counts,
-    cut,
-    most_at_once,
-    redeliver,
-    unacknowledged,
-    wait_returned,
-)
+from tests.failures.tools import DOORS, ONCE, counts, cut, most_at_once, redeliver, unacknowledged, wait_returned
 from tests.support.journal import Journal
 from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import HANGS_AFTER, always, until
 from tests.support.workers import Worker, Workers, alive
 
 pytestmark = pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
@@ -70,7 +60,7 @@ def restart(broker: EmbeddedServer, workers: Workers, app: str, concurrency: int
     """
     (worker,) = workers.started
     broker.restart()
-    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
+    until(lambda: not worker.running or worker.log().count("Connected to") == 2)
     if not worker.running:
         workers.start(app, concurrency=concurrency)
     redeliver(workers)
@@ -87,14 +77,14 @@ def test_connection_lost(own_server: EmbeddedServer, workers: Workers, journal: 
     cut(own_server)
     journal.let_go("early")
     for result in (direct, *waiting):
-        worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
-    until(lambda: any(run.label.startswith("waiting") for run in journal.runs()), timeout=AT_ONCE)
+        worker.wait_for_log(rf"{result.id}\] received", times=2)
+    until(lambda: any(run.label.startswith("waiting") for run in journal.runs()))
     # The second delivery of the one that runs is set aside, not run beside the first.
     journal.let_go("late resumed")
-    until(lambda: state.has_second(direct), timeout=AT_ONCE, describe=state.describe)
+    until(lambda: state.has_second(direct), describe=state.describe)
     journal.let_all_go()
 
-    journal.wait_finished(7, timeout=AT_ONCE)
+    journal.wait_finished(7)
     check(workers, journal, state)
     assert set(counts(journal).values()) == {1}
     assert len(journal.runs()) == 7
@@ -116,7 +106,7 @@ def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal:
     restart(own_server, workers, DOORS, concurrency=3)
     journal.let_all_go()
 
-    journal.wait_finished(7, timeout=AT_ONCE)
+    journal.wait_finished(7)
     check(workers, journal, state)
     # No worker could acknowledge this one: it ended while the broker was down.
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
@@ -129,11 +119,11 @@ def test_grant_that_comes_without_a_broker_leaves_the_lock(
     worker = workers.start(ONCE, concurrency=2, conf={"throttle_url": relay.url})
     app = workers.app(ONCE)
     journal.let_go("before")
-    app.hold.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
+    app.hold.delay("before").get(timeout=HANGS_AFTER)  # so that the store has the scripts
     until(lambda: app.hold.locked_by("before") is None and relay.quiet_for(0.3))
     relay.hold_replies()
     first = app.hold.delay("a")
-    until(lambda: app.hold.locked_by("a").state == "running", timeout=AT_ONCE)
+    until(lambda: app.hold.locked_by("a").state == "running")
     own_server.kill()
     worker.wait_for_log("Connection to broker lost|Cannot connect to")
     relay.pass_replies()
@@ -142,8 +132,8 @@ def test_grant_that_comes_without_a_broker_leaves_the_lock(
     assert app.hold.locked_by("a").task_id == first.id
     restart(own_server, workers, ONCE, concurrency=2)
     journal.let_all_go()
-    journal.wait_finished(1, "a", timeout=AT_ONCE)
-    until(lambda: app.hold.locked_by("a") is None, timeout=AT_ONCE)
+    journal.wait_finished(1, "a")
+    until(lambda: app.hold.locked_by("a") is None)
     assert counts(journal)["a"] == 1
 
 
@@ -156,10 +146,10 @@ def test_late_acknowledged_tasks_cancelled_on_connection_loss(
     victims = [run.pid for run in journal.running() if run.label != "early"]
 
     cut(own_server)
-    until(lambda: not any(alive(pid) for pid in victims), timeout=AT_ONCE)
+    until(lambda: not any(alive(pid) for pid in victims))
     journal.let_all_go()
 
-    wait_returned(journal, 4, timeout=AT_ONCE)
+    wait_returned(journal, 4)
     check(workers, journal, state)
     assert counts(journal) == {"early": 1, "late zero": 1, "late direct": 2, "late resumed": 2}
 
@@ -178,12 +168,12 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
 
     relay.hold_replies()
     victim.revoke()
-    until(lambda: not state.parked, timeout=AT_ONCE)
+    until(lambda: not state.parked)
     own_server.kill()
     worker.wait_for_log("Cannot connect to")
     relay.pass_replies()
 
-    workers.wait_discarded(victim, timeout=AT_ONCE)
+    workers.wait_discarded(victim)
     assert not own_server.running
 
 
@@ -210,9 +200,9 @@ def test_task_revoked_in_an_outage_is_reported_by_another(
     relay.accept()
     own_server.kill()
     second = workers.start(DOORS, **how, wait=False)
-    until(lambda: second.log().count("Cannot connect to") >= 2, timeout=AT_ONCE)
+    until(lambda: second.log().count("Cannot connect to") >= 2)
     own_server.restart()
     second.wait_ready()
     limit.resume()
     journal.wait_finished(1, "other")
-    until(lambda: end.state == "FAILURE", timeout=AT_ONCE)
+    until(lambda: end.state == "FAILURE")

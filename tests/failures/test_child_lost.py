@@ -7,10 +7,10 @@ from celery import VERSION
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, counts, most_at_once, redeliver, unacknowledged
+from tests.failures.tools import DOORS, SEAMS, counts, most_at_once, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Worker, Workers
 
 since_57 = pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 7), reason="Celery does this from 5.7 on")
@@ -39,7 +39,7 @@ def test_lost_child_frees_its_permit_at_once(
     elif how != "time limit":
         journal.let_go("first")
 
-    assert successor.get(timeout=AT_ONCE) == "successor"
+    assert successor.get(timeout=HANGS_AFTER) == "successor"
     assert most_at_once(journal, "hold") == 1
     assert counts(journal) == {"first": 1, "successor": 1}
     if how != "SystemExit":  # Celery 5.4 cannot store that one
@@ -67,9 +67,9 @@ def test_rejected_on_worker_lost_runs_again(
 
     started.kill_child(journal.runs("first")[0].pid)
 
-    journal.wait_running(1, "next", timeout=AT_ONCE)
+    journal.wait_running(1, "next")
     journal.let_all_go()
-    journal.wait_finished(1, "first", timeout=AT_ONCE)
+    journal.wait_finished(1, "first")
     state.wait_clean()
     assert most_at_once(journal, "hold_again") == 1
     runs = {label: number for label, number in counts(journal).items() if label != "zero"}
@@ -87,10 +87,10 @@ def test_timed_out_task_without_acknowledgement(workers: Workers, journal: Journ
         task.delay("before")
         journal.wait_started(1, "before")
     task.delay("late")
-    journal.wait_started(2, "late", timeout=AT_ONCE)
+    journal.wait_started(2, "late")
     journal.let_all_go()
-    until(lambda: any(run.label == "late" and run.outcome == "returned" for run in journal.runs()), timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: any(run.label == "late" and run.outcome == "returned" for run in journal.runs()))
+    until(lambda: not unacknowledged(workers))
 
 
 @since_57
@@ -100,7 +100,7 @@ def test_process_lost_after_a_stored_success_repeats_no_run(workers: Workers, jo
     result = workers.app(SEAMS).lost_afterwards.delay("lost")
     journal.wait_running(1)
     redeliver(workers)
-    until(lambda: state.has_second(result), timeout=AT_ONCE, describe=state.describe)
+    until(lambda: state.has_second(result), describe=state.describe)
     journal.let_all_go()
     worker.wait_for_log("succeeded before the worker was lost")
     state.wait_clean()
@@ -114,6 +114,6 @@ def test_task_leaving_a_solo_worker_does_not_run_again(workers: Workers, journal
     state.wait_parked(app.hold.delay("leaves", "SystemExit"))
     journal.let_all_go()
     limit.resume()
-    app.hold.delay("after").get(timeout=AT_ONCE)
+    app.hold.delay("after").get(timeout=HANGS_AFTER)
     state.wait_clean()
     assert counts(journal) == {"leaves": 1, "after": 1}

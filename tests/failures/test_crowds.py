@@ -17,10 +17,10 @@ from redis import Redis
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, queued, script_calls, unacknowledged
+from tests.failures.tools import DOORS, SEAMS, queued, script_calls, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import HANGS_AFTER, always, until
 from tests.support.workers import Workers, close
 
 THREADS = 60
@@ -47,14 +47,16 @@ def test_many_threads_that_wait_for_a_rate(app: Any, redis: Redis) -> None:
     mail, done = Limit("mail", rate="1/s"), threading.Event()
 
     def wait() -> None:
-        with suppress(NotAcquired), mail.acquire(timeout=6, app=app):
-            done.wait(30)
+        with suppress(NotAcquired), mail.acquire(HANGS_AFTER, app=app):
+            done.wait(HANGS_AFTER)
 
     before, connected = threading.active_count(), connections(redis)
+    control = ThrottleControl(app).limit(mail)
+    control.pause()
     with ThreadPoolExecutor(THREADS) as pool:
         waiting = [pool.submit(wait) for _ in range(THREADS)]
-        control = ThrottleControl(app).limit(mail)
-        until(lambda: control.status().parked > THREADS - 5, timeout=AT_ONCE)
+        until(lambda: control.status().parked == THREADS)
+        control.resume()
         began, calls, active = time.monotonic(), script_calls(redis), [0]
 
         def waited() -> bool:
@@ -65,6 +67,7 @@ def test_many_threads_that_wait_for_a_rate(app: Any, redis: Redis) -> None:
         a_second = (script_calls(redis) - calls) / (time.monotonic() - began)
         most, connected = max(active) - before - THREADS, connections(redis) - connected
         done.set()
+        control.disable()
     for each in waiting:
         each.result()
     # Those that hold are renewed by a thread each.
@@ -86,20 +89,20 @@ def test_waiting_tasks_cost_next_to_no_commands(redis: Redis, workers: Workers, 
     began = script_calls(redis)
     for number in range(200):
         app.hold.delay(f"parked {number}")
-    until(lambda: len(state.parked) == 200, timeout=30)
+    until(lambda: len(state.parked) == 200)
     # A constant number for each task that came by (park, perhaps ask before) ...
     assert script_calls(redis) - began <= 200 * 3 + 50
-    until(lambda: told() == 200, timeout=10)  # each second with parked tasks asks the store about one
+    until(lambda: told() == 200)  # each second with parked tasks asks the store about one
     # ... and then silence, but for a look every five seconds.
     settled = script_calls(redis)
     always(lambda: script_calls(redis) <= settled + 5, seconds=2, every=0.2)
 
     journal.let_all_go()
-    journal.wait_finished(201, timeout=AT_ONCE * 2)
+    journal.wait_finished(201)
     assert script_calls(redis) - began <= 200 * 6 + 50
     state.wait_clean()
     history = ThrottleControl(app.app).limit(app.hold).history
-    until(lambda: history().total.ended >= 50, timeout=AT_ONCE + 10)  # counts are sent ten seconds after the first
+    until(lambda: history().total.ended >= 50)  # counts are sent ten seconds after the first
 
 
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])
@@ -113,7 +116,7 @@ def test_worker_without_store_leaves_a_long_queue_alone(
     with app.app.producer_pool.acquire() as producer:
         for number in range(1200):
             app.app.send_task(app.one.name, [str(number)], producer=producer, ignore_result=True)
-    until(lambda: len(unacknowledged(workers)) == 1004, timeout=30)
+    until(lambda: len(unacknowledged(workers)) == 1004)
     always(lambda: len(unacknowledged(workers)) == 1004 and queued(workers) == 196, seconds=0.5)
 
 
@@ -129,7 +132,7 @@ def test_held_tasks_without_prefetching_block_no_slot(
         journal.wait_begun(app.crowded.apply_async(("first",), ignore_result=True))
         for number in range(3):
             app.app.send_task(app.crowded.name, [str(number)], ignore_result=True)
-        until(lambda: len(unacknowledged(workers)) == 1 and len(state.parked) == 2, timeout=AT_ONCE)
+        until(lambda: len(unacknowledged(workers)) == 1 and len(state.parked) == 2)
     else:
         store.kill()
         worker.wait_for_log("cannot reach the store")

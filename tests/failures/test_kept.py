@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, counts, cut, queued, redeliver, unacknowledged
+from tests.failures.tools import DOORS, counts, cut, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.remote import throttle_in
 from tests.support.sentinels import Watched, watched
@@ -47,8 +47,8 @@ def park(workers: Workers, journal: Journal, state: State) -> tuple[Worker, Any]
 
 def check(workers: Workers, journal: Journal, state: State) -> None:
     """Each has run once, and nothing is left anywhere."""
-    journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE, describe=lambda: unacknowledged(workers))
+    journal.wait_finished(1 + COUNT, task=".hold")
+    until(lambda: not unacknowledged(workers), describe=lambda: unacknowledged(workers))
     assert set(counts(journal).values()) == {1}
     assert queued(workers) == 0
     state.wait_clean()
@@ -66,7 +66,7 @@ def test_messages_are_kept_until_their_tasks_have_run(
     redeliver(workers)
     worker.wait_for_log("received", times=1 + 2 * COUNT)
     # The worker gives them back as well, so some may come twice.
-    until(lambda: len(unacknowledged(workers)) == COUNT, timeout=AT_ONCE)
+    until(lambda: len(unacknowledged(workers)) == COUNT)
     journal.let_all_go()
     check(workers, journal, state)
     two.fail_over()
@@ -83,10 +83,10 @@ def test_its_worker_is_killed(workers: Workers, journal: Journal, state: State) 
     worker.kill()
     other = workers.start(DOORS, concurrency=2)
     journal.let_all_go()
-    journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
+    journal.wait_finished(1 + COUNT, task=".hold")
     redeliver(workers)
     other.wait_for_log("received", times=COUNT)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
     assert set(counts(journal).values()) == {1}
     assert queued(workers) == 0
 
@@ -104,7 +104,7 @@ def test_its_worker_stops(two: Watched, workers: Workers, journal: Journal, stat
     next_one.wait_for_log("not as safe as")
     assert len(unacknowledged(workers)) == COUNT
     two.replica.thaw()
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
     next_one.wait_for_log("parked tasks are safe again")
     journal.let_all_go()
     check(workers, journal, state)
@@ -118,7 +118,7 @@ def test_other_pools(two: Watched, workers: Workers, journal: Journal, state: St
     journal.wait_begun(app.hold.apply_async(["first"], queue="elsewhere"))
     worker = workers.start(DOORS, pool=pool, concurrency=1)
     state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT)))
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
     assert "lost the store" not in worker.log()
     journal.let_all_go()
     check(workers, journal, state)

@@ -14,8 +14,9 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, NO_LOOK, SEAMS, counts, script_calls
+from tests.failures.tools import DOORS, NO_LOOK, SEAMS, counts, script_calls
 from tests.support.journal import Journal
+from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.state import State
 from tests.support.waiting import until
@@ -64,7 +65,7 @@ def test_worker_that_had_no_slot_when_the_permit_came_free(workers: Workers, jou
     assert counts(journal).get("next", 0) == 0
     journal.let_go("plain 1")
 
-    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    journal.wait_finished(1, "next")
     journal.let_all_go()
     journal.wait_finished(5)
     state.wait_clean()
@@ -80,7 +81,7 @@ def test_hints_arrive_again(
 
     def start_by_hint(number: int) -> None:
         journal.let_go(f"first {number}")
-        journal.wait_running(1, f"next {number}", timeout=AT_ONCE)
+        journal.wait_running(1, f"next {number}")
         journal.let_go(f"next {number}")
 
     def park(number: int) -> None:
@@ -91,7 +92,7 @@ def test_hints_arrive_again(
         park(1)
         before = subscribers(client)
         relay.forget_subscriptions()
-        until(lambda: subscribers(client) - before, timeout=AT_ONCE)
+        until(lambda: subscribers(client) - before)
         start_by_hint(1)
 
         park(2)
@@ -100,10 +101,10 @@ def test_hints_arrive_again(
         script.start()
         until(lambda: is_busy(client))
         relay.hang_up()
-        left.wait_for_log(r"refuses hints \(BUSY", timeout=AT_ONCE)
+        left.wait_for_log(r"refuses hints \(BUSY")
         client.script_kill()
         script.join()
-        left.wait_for_log("hints arrive again", timeout=AT_ONCE)
+        left.wait_for_log("hints arrive again")
         assert "ACL" not in left.log()
         start_by_hint(2)
     journal.wait_finished(4)
@@ -129,7 +130,7 @@ def test_user_without_rights_on_the_channel(
 
     shared.resume()  # the first worker to look starts its own, and has a hint for the other one
 
-    journal.wait_finished(4, timeout=AT_ONCE)
+    journal.wait_finished(4)
     assert journal.max_running() <= 2
     state.wait_clean()
     said = [line for line in left.log().splitlines() if re.search(r"WARNING.*hints", line)]
@@ -143,20 +144,21 @@ def test_first_delivery_is_first_despite_a_late_reply(
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
     late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
+    early = [journal.wait_begun(app.one.delay("0"))]  # or a slow worker loses the store before it has the permit
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
-    early = [app.one.delay(str(place)) for place in range(14)]
+    early += [app.one.delay(str(place)) for place in range(1, 14)]
     late.wait_for_log("received", times=14)
     workers.start(SEAMS, concurrency=4, queues="alpha")
     later = [app.one.apply_async([str(place)], queue="alpha") for place in range(14, 28)]
     state.wait_parked(*later)
     late.wait_for_log(until_log)
     relay.pass_replies()
-    state.wait_parked(*early[1:], timeout=AT_ONCE)
+    state.wait_parked(*early[1:])
     assert state.parked == [result.id for result in (*early[1:], *later)]
     journal.let_all_go()
 
-    journal.wait_finished(28, timeout=AT_ONCE)
+    journal.wait_finished(28)
     state.wait_clean()
 
 
@@ -182,7 +184,7 @@ def test_task_during_declarations_is_behind_earlier_ones(
     worker.wait_for_log("received", times=12)
     relay.pass_replies()
 
-    journal.wait_finished(12, timeout=AT_ONCE)
+    journal.wait_finished(12)
     # Those that start in one moment start in any order.
     assert set(journal.order()[:4]) == {"0", "1", "2", "3"}, journal.order()
     state.wait_clean()
@@ -192,9 +194,9 @@ def test_task_during_declarations_is_behind_earlier_ones(
 def test_many_large_messages_are_parked_over_a_slow_network(
     workers: Workers, journal: Journal, state: State, relay: Relay, pool: str
 ) -> None:
-    """All together they take some seconds; the store is taken for lost after one of silence."""
+    """All together they take twelve seconds; the store is taken for lost after four of silence."""
     workers.conf.update(throttle_url=relay.url, worker_prefetch_multiplier=0)
-    slow = workers.start(DOORS, concurrency=1, pool=pool)
+    slow = workers.start(DOORS, concurrency=1, pool=pool, env={PATIENCE: "4"})
     app = workers.app(DOORS)
     limit = state.limit(app.hold.name)
     limit.pause()
@@ -202,11 +204,11 @@ def test_many_large_messages_are_parked_over_a_slow_network(
 
     sent = [app.hold.delay(str(number), "x" * (MEGABYTE // 2)) for number in range(24)]
 
-    state.wait_parked(*sent, timeout=60)
+    state.wait_parked(*sent)
     assert "lost the store" not in slow.log()
     relay.calls_per_second = 0
     limit.resume()
     journal.let_all_go()
-    journal.wait_finished(len(sent), timeout=60)
+    journal.wait_finished(len(sent))
     state.wait_clean()
     assert journal.order() == [str(number) for number in range(len(sent))]

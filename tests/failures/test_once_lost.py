@@ -6,17 +6,16 @@ import time
 from typing import Any
 
 from celery_throttle import ThrottleControl
-from tests.failures.tools import AT_ONCE, ONCE, SHORT_LEASE, WITHIN_LEASE, redeliver, unacknowledged
+from tests.failures.tools import DIES, ONCE, SHORT_LEASE, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.remote import throttle_in
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Worker, Workers
 
 
 def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> tuple[Worker, Any, Any]:
     """Start a worker of one process and have it run this task: the worker, the app, the result."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    worker = workers.start(ONCE, concurrency=1)
+    worker = workers.start(ONCE, concurrency=1, conf=DIES)
     app = workers.app(ONCE)
     return worker, app, journal.wait_begun(getattr(app, task).delay(label))
 
@@ -25,15 +24,15 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
     workers.conf["worker_prefetch_multiplier"] = 4
     lost, app, _ = started(workers, journal, "hold_late", "running")
     waits = app.hold_late.delay("queued")
-    until(lambda: len(unacknowledged(workers)) == 2, timeout=AT_ONCE)  # received, waiting for a slot
+    until(lambda: len(unacknowledged(workers)) == 2)  # received, waiting for a slot
     lost.kill()
     assert app.hold_late.delay("queued").id == waits.id
     redeliver(workers)
     workers.start(ONCE, concurrency=2)
     assert app.hold_late.delay("queued").id == waits.id
     journal.let_go("running", "queued")
-    assert waits.get(timeout=WITHIN_LEASE) == "queued"
-    journal.wait_finished(2, timeout=WITHIN_LEASE)
+    assert waits.get(timeout=HANGS_AFTER) == "queued"
+    journal.wait_finished(2)
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
 
 
@@ -42,15 +41,15 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
     lost, app, first = started(workers, journal, "hold_remembered")
     lost.freeze()
     journal.let_go("a")
-    assert first.get(timeout=AT_ONCE) == "a"
-    until(lambda: app.hold_remembered.locked_by("a").state == "done", timeout=AT_ONCE)
+    assert first.get(timeout=HANGS_AFTER) == "a"
+    until(lambda: app.hold_remembered.locked_by("a").state == "done")
     assert len(unacknowledged(workers)) == 1
     lost.kill()
     redeliver(workers)
     workers.start(ONCE, concurrency=1)
-    until(lambda: not unacknowledged(workers) and app.hold_remembered.locked_by("a").state == "done", timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers) and app.hold_remembered.locked_by("a").state == "done")
     other = app.app.send_task(app.hold_remembered.name, args=["a"])
-    assert other.get(timeout=WITHIN_LEASE) == "a"
+    assert other.get(timeout=HANGS_AFTER) == "a"
     assert len(journal.runs()) == 1
 
 
@@ -65,10 +64,10 @@ def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
     began = time.monotonic()
     assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE
     until(lambda: time.monotonic() > began + 2 * SHORT_LEASE)
-    assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE  # it was renewed
+    until(lambda: 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE)  # it was renewed
     journal.let_go("a")
-    assert first.get(timeout=AT_ONCE) == "a"
-    assert duplicate.get(timeout=AT_ONCE) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
+    assert duplicate.get(timeout=HANGS_AFTER) == "a"
     assert len(journal.runs()) == 1
 
 
@@ -83,9 +82,9 @@ def test_frozen_worker(workers: Workers, journal: Journal) -> None:
     assert [each.task_name for each in throttle.holders()] == [app.hold_one.name]
     assert not alarms().keys() & {"silent", "lost"}
     frozen.freeze()
-    until(lambda: "silent" in alarms(), timeout=WITHIN_LEASE)
+    until(lambda: "silent" in alarms())
     workers.start(ONCE, concurrency=1)
-    until(lambda: throttle.explain(first.id).state == "lost", timeout=WITHIN_LEASE)
+    until(lambda: throttle.explain(first.id).state == "lost")
     assert f"It ran on worker {frozen.name}@" in throttle.explain(first.id).reasons[0]
     second = app.hold_one.delay("a")
     journal.wait_running(2, "a")
@@ -95,9 +94,9 @@ def test_frozen_worker(workers: Workers, journal: Journal) -> None:
     frozen.wait_for_log(rf"lease_lost: task {ONCE}\.hold_one\[{first.id}\]")
     (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
     assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
-    until(lambda: "may still" not in alarms().get("runs-twice", "may still"), timeout=WITHIN_LEASE)
+    until(lambda: "may still" not in alarms().get("runs-twice", "may still"))
     assert "and task" in alarms()["runs-twice"]
-    until(lambda: not alarms().keys() & {"silent", "lost"}, timeout=AT_ONCE)
+    until(lambda: not alarms().keys() & {"silent", "lost"})
     journal.let_go("a")
-    assert [each.get(timeout=WITHIN_LEASE) for each in (first, second)] == ["a", "a"]
-    until(lambda: "runs-twice" not in alarms() and throttle.explain(first.id).state == "unknown", timeout=WITHIN_LEASE)
+    assert [each.get(timeout=HANGS_AFTER) for each in (first, second)] == ["a", "a"]
+    until(lambda: "runs-twice" not in alarms() and throttle.explain(first.id).state == "unknown")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, counts
+from tests.failures.tools import DOORS, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.remote import wait_heard
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 
@@ -34,11 +34,11 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state: S
     journal.let_all_go()
     gone.wait()
     app.one.apply_async(["alpha"], queue="alpha")
-    journal.wait_finished(1, "alpha", timeout=AT_ONCE)  # the other worker has had its turn
+    journal.wait_finished(1, "alpha")  # the other worker has had its turn
     assert [run.label for run in journal.runs() if run.worker.startswith(other.name)] == ["alpha"]
     workers.start(SEAMS, concurrency=2, queues="media")
 
-    journal.wait_finished(5, timeout=AT_ONCE)
+    journal.wait_finished(5)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
@@ -53,17 +53,17 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     pair = state.limit(app.pair.name)
     pair.pause()
     control = app.app.control
-    assert control.cancel_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
+    assert control.cancel_consumer("celery", reply=True, timeout=HANGS_AFTER, limit=1)
     journal.let_all_go()
     journal.wait_finished(1, "first")
 
-    state.wait_parked(*waiting, timeout=AT_ONCE)
+    state.wait_parked(*waiting)
     assert {each.queue for each in state.lines} == {"celery"}
     pair.resume()
-    assert control.add_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
+    assert control.add_consumer("celery", reply=True, timeout=HANGS_AFTER, limit=1)
 
-    journal.wait_finished(4, timeout=AT_ONCE)
-    app.plain.delay("plain").get(timeout=AT_ONCE)  # in the one slot
+    journal.wait_finished(4)
+    app.plain.delay("plain").get(timeout=HANGS_AFTER)  # in the one slot
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
@@ -90,12 +90,12 @@ def test_revoked_task_where_only_an_older_release_is_left(
     wait_heard(client, older)
     client.control.revoke(charge.id)
 
-    older.wait_for_log(f"Revoked task {charge.id} has left its line; no request can be made of it here", AT_ONCE)
+    older.wait_for_log(f"Revoked task {charge.id} has left its line; no request can be made of it here")
     if backend == "redis":
         result = workers.app(SEAMS).charge.AsyncResult(charge.id)
-        until(lambda: is_revoked(result), timeout=AT_ONCE)
+        until(lambda: is_revoked(result))
     limit.resume()
-    journal.wait_finished(1, "another", timeout=AT_ONCE)
+    journal.wait_finished(1, "another")
     state.wait_clean()  # the lock of the revoked one is free
     older.term()
     older.wait()
@@ -112,12 +112,12 @@ def test_revoked_while_parked_when_many_were_revoked_before(workers: Workers, jo
 
     app.app.control.revoke([str(uuid.uuid4()) for _ in range(20)])  # Celery forgets the oldest of them
     before.revoke()
-    until(lambda: before.id not in state.parked, timeout=AT_ONCE)
+    until(lambda: before.id not in state.parked)
     victim.revoke()
 
-    until(lambda: state.parked == [after.id], timeout=5)
+    until(lambda: state.parked == [after.id])
     journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
 
 
@@ -127,15 +127,15 @@ def test_revoked_or_expired_before_arrival_costs_nothing(workers: Workers, journ
     before = state.ids()
     assert before, "One runs."
     revoked = [str(uuid.uuid4()) for _ in range(3)]
-    assert len(app.app.control.revoke(revoked, reply=True, timeout=AT_ONCE, limit=2)) == len(workers.started)
+    assert len(app.app.control.revoke(revoked, reply=True, timeout=HANGS_AFTER, limit=2)) == len(workers.started)
     past = datetime.now(timezone.utc) - timedelta(seconds=5)
 
     tasks = (app.hold, app.hold, app.pair)  # the last one's limit has a free permit
     victims = [task.apply_async(["victim"], task_id=task_id) for task, task_id in zip(tasks, revoked, strict=True)]
     victims += [task.apply_async(["victim"], expires=past) for task in tasks]
 
-    workers.wait_discarded(*victims, timeout=AT_ONCE)
-    until(lambda: all(map(is_revoked, victims)), timeout=AT_ONCE)
+    workers.wait_discarded(*victims)
+    until(lambda: all(map(is_revoked, victims)))
     assert state.ids() == before
     assert state.parked == []
     journal.let_all_go()

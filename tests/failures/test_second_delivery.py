@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import time
 
-from tests.failures.tools import (
-    AT_ONCE,
-    DOORS,
-    SEAMS,
-    SHORT_LEASE,
-    WITHIN_LEASE,
-    counts,
-    most_at_once,
-    queued,
-    redeliver,
-    unacknowledged,
-)
+from tests.failures.tools import DIES, DOORS, SEAMS, counts, most_at_once, queued, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.looks import FRESH
 from tests.support.relay import Relay
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import HANGS_AFTER, always, until
 from tests.support.workers import Workers
 
 
@@ -37,15 +26,15 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(workers: Workers, jo
     redeliver(workers)
     for messages in (2, 3, 4):
         # On the way from its queue to a worker a message is neither queued nor unacknowledged.
-        until(lambda: received() >= messages, timeout=AT_ONCE)  # noqa: B023 - called at once
-        until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE)
+        until(lambda: received() >= messages)  # noqa: B023 - called at once
+        until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers))
         if messages < 4:
             app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
     assert received() == 4
     assert counts(journal) == {"first": 1}
     journal.let_all_go()
 
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "other": 1}
     assert most_at_once(journal, ".hold_late") == 1
@@ -63,9 +52,9 @@ def test_second_delivery_of_one_that_waits_for_a_slot(workers: Workers, journal:
     journal.wait_running(1, "waits")
 
     journal.let_go("first")
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # the first worker has dealt with it
+    until(lambda: not unacknowledged(workers))  # the first worker has dealt with it
     journal.let_go("waits")
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "waits": 1}
 
@@ -86,10 +75,10 @@ def test_parked_while_its_worker_is_stopped(relay: Relay, workers: Workers, jour
     relay.pass_replies()
     workers.start(SEAMS, concurrency=2)
     journal.let_all_go()
-    journal.wait_finished(4, timeout=AT_ONCE)
+    journal.wait_finished(4)
     assert stopping.wait() == 0
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    app.plain.delay("after them").get(timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
+    app.plain.delay("after them").get(timeout=HANGS_AFTER)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
@@ -98,9 +87,8 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     relay: Relay, workers: Workers, journal: Journal, state: State
 ) -> None:
     """It reads of its grant when another worker runs the task."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
     workers.start(SEAMS, concurrency=1, queues="alpha")
-    frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url})
+    frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url, **DIES})
     app = workers.app(SEAMS)
     journal.wait_begun(app.one.apply_async(["first"], queue="alpha"))
     second = app.one.delay("second")
@@ -108,11 +96,11 @@ def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
     journal.let_go("first")
-    until(lambda: second.id in state.holders, timeout=AT_ONCE, every=0.005)
+    until(lambda: second.id in state.holders, every=0.005)
     frozen.freeze()
     relay.pass_replies()
     workers.start(SEAMS, concurrency=1)
-    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
+    journal.wait_running(1, "second")
 
     frozen.thaw()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from celery_throttle import ThrottleControl
-from tests.failures.tools import AT_ONCE, DOORS, LIMITED, NO_LOOK, counts, most_at_once, redeliver, wait_returned
+from tests.failures.tools import DOORS, LIMITED, NO_LOOK, counts, most_at_once, redeliver, wait_returned
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import HANGS_AFTER, always, until
 from tests.support.workers import Workers
 
 CUSTOM = "tests.support.apps.custom"
@@ -45,8 +45,8 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     journal.let_go("without a slot")
 
     # Its permits went on when its tasks ended, before it was gone itself.
-    journal.wait_running(1, "third", timeout=AT_ONCE)
-    journal.wait_finished(1, "late second", timeout=AT_ONCE)
+    journal.wait_running(1, "third")
+    journal.wait_finished(1, "late second")
     assert journal.running("longest")
     journal.let_all_go()
     assert stopping.wait() == 0
@@ -74,18 +74,18 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
     stopping.kill_child(idle)
     until(lambda: len(set(stopping.children()) - {idle}) == 2)
     unsent = app.hold_late.delay("unsent")
-    until(lambda: state.holders == {unsent.id}, timeout=AT_ONCE, describe=state.describe)
+    until(lambda: state.holders == {unsent.id}, describe=state.describe)
     state.wait_parked(app.hold_late.delay("next"))
     workers.start(DOORS, concurrency=1)
 
     stopping.term()
 
-    journal.wait_running(1, "next", timeout=AT_ONCE)
+    journal.wait_running(1, "next")
     assert journal.running("longest")
     sign.unlink()
     journal.let_all_go()
     assert stopping.wait() == 0
-    journal.wait_finished(3, timeout=AT_ONCE)
+    journal.wait_finished(3)
     state.wait_clean()
     assert counts(journal) == {"longest": 1, "next": 1, "unsent": 1}
 
@@ -112,7 +112,7 @@ def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None
     redeliver(workers)
     journal.let_all_go()
 
-    wait_returned(journal, 5, timeout=AT_ONCE)
+    wait_returned(journal, 5)
     state.wait_clean()
     assert counts(journal) == {
         "early": 1,
@@ -147,7 +147,7 @@ def test_threads_that_a_cold_shutdown_cannot_end(
     journal.let_all_go()
 
     stopping.wait()
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "next": 1}
     assert most_at_once(journal, f".{task}") == 1
@@ -166,7 +166,7 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
     journal.let_go("handed")
 
     stopping.wait()
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
     assert counts(journal) == {"handed": 1, "next": 1}
     assert journal.max_running() == 1
@@ -188,7 +188,7 @@ def test_a_message_that_arrives_in_a_cold_shutdown(
     assert "Traceback" not in worker.log()
     workers.start(CUSTOM, concurrency=2)
     redeliver(workers)
-    journal.wait_finished(1, timeout=AT_ONCE)
+    journal.wait_finished(1)
     state.wait_clean()
 
 
@@ -205,7 +205,7 @@ def test_counts_arrive_at_the_latest_with_the_end_of_a_worker(
     journal.wait_started(2, "returned")
     journal.let_all_go()
     for each in (first, *others, returned, app.plain.delay("not throttled")):
-        each.get(timeout=20)
+        each.get(timeout=HANGS_AFTER)
     worker.term()
     worker.wait()
 

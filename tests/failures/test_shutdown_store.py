@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
+from tests.failures.tools import DOORS, counts, most_at_once
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.workers import Worker, Workers
@@ -74,8 +74,8 @@ def test_worker_ends_while_the_store_does_not_answer(
         assert "Traceback" not in stopping.log()
     workers.start(DOORS, concurrency=slots)
 
-    journal.wait_finished(slots + 1, timeout=LEASE + AT_ONCE)
-    state.wait_clean(timeout=LEASE + AT_ONCE)
+    journal.wait_finished(slots + 1)
+    state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert most_at_once(journal, ".pair") <= slots
 
@@ -83,7 +83,6 @@ def test_worker_ends_while_the_store_does_not_answer(
 def test_permits_are_handed_on_if_the_store_is_back_in_time(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
-    workers.conf["throttle_lease"] = LONG_LEASE
     stopping, after = start(workers, journal, "prefork", 8)
     state.wait_parked(after)
     workers.start(DOORS, concurrency=8)
@@ -93,6 +92,6 @@ def test_permits_are_handed_on_if_the_store_is_back_in_time(
         stopping.wait_for_log("lost the store")
 
     assert stopping.wait() == 0
-    journal.wait_finished(8 + 1, timeout=AT_ONCE)
+    journal.wait_finished(8 + 1)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from celery_throttle.errors import StoreUnavailable
-from tests.failures.tools import AT_ONCE, DOORS, LIMITED, counts, most_at_once, unacknowledged
+from tests.failures.tools import DOORS, LIMITED, counts, most_at_once, unacknowledged
 from tests.support.journal import Journal
 from tests.support.remote import throttle_in
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 pytestmark = [
@@ -42,7 +42,7 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
         said = throttle_in(app.app, worker)
         return said if said["groups"][0]["refuses"] and said["held_back"]["count"] == len(waiting) else None
 
-    said = until(refused, timeout=AT_ONCE)
+    said = until(refused)
     assert said["groups"][0]["up"]
     assert said["groups"][0]["errors"] >= 1
     assert {(each["task_id"], each["why"]) for each in said["held_back"]["tasks"]} == {
@@ -50,23 +50,23 @@ def test_permits_go_round_while_the_store_is_full(workers: Workers, journal: Jou
     }
     assert said["held_back"]["counts"] == {"store refuses": len(waiting)}
     journal.let_go("plain")
-    app.plain.delay("plain").get(timeout=AT_ONCE)
+    app.plain.delay("plain").get(timeout=HANGS_AFTER)
     assert state.parked == [parked.id]
-    until(lambda: len(unacknowledged(workers)) == len(waiting), timeout=AT_ONCE)  # plain: a moment after it began
+    until(lambda: len(unacknowledged(workers)) == len(waiting))  # plain: a moment after it began
     assert counts(journal) == {"first": 1, "plain": 1}
 
     journal.let_go("first")
-    journal.wait_running(1, "parked", timeout=AT_ONCE)  # a release is never refused
+    journal.wait_running(1, "parked")  # a release is never refused
     journal.let_go("parked")
     journal.wait_finished(1, "parked")
-    (next_one,) = journal.wait_running(1, timeout=AT_ONCE)  # nor is a permit that is free
+    (next_one,) = journal.wait_running(1)  # nor is a permit that is free
     assert next_one.label.startswith("waiting")
 
     set_memory(state, 0)
-    until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # a moment after they are parked
+    until(lambda: len(state.parked) == 2)
+    until(lambda: not unacknowledged(workers))  # a moment after they are parked
     journal.let_all_go()
-    journal.wait_finished(6, timeout=AT_ONCE)
+    journal.wait_finished(6)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert most_at_once(journal, ".hold") == 1
@@ -83,8 +83,8 @@ def test_worker_that_starts_and_stops_while_the_store_is_full(workers: Workers, 
     journal.wait_begun(app.crowd.delay("first"))
     early, late = app.call.delay("early"), app.call_late.delay("late")
     second = app.app.send_task(app.crowd.name, ["second"])  # `delay` would look how many wait
-    journal.wait_finished(1, "early", timeout=AT_ONCE)
-    journal.wait_finished(1, "late", timeout=AT_ONCE)
+    journal.wait_finished(1, "early")
+    journal.wait_finished(1, "late")
     worker.wait_for_log("the store refused a call")
     worker.wait_for_log(rf"{second.id}\] received")
 
@@ -96,11 +96,11 @@ def test_worker_that_starts_and_stops_while_the_store_is_full(workers: Workers, 
     assert "Traceback" not in rest
 
     with pytest.raises(StoreUnavailable, match="its worker stopped before the store had its message"):
-        early.get(timeout=AT_ONCE)
+        early.get(timeout=HANGS_AFTER)
     set_memory(state, 0)
     journal.let_all_go()
     workers.start(LIMITED, concurrency=2)
-    assert late.get(timeout=AT_ONCE) == "late after 0"
-    journal.wait_finished(1, "second", timeout=AT_ONCE)
+    assert late.get(timeout=HANGS_AFTER) == "late after 0"
+    journal.wait_finished(1, "second")
     state.wait_clean()
     assert counts(journal) == {"first": 1, "early": 1, "late": 2, "second": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
-from tests.failures.tools import DOORS, SHORT_LEASE, WITHIN_LEASE, counts, most_at_once, redeliver
+from tests.failures.tools import DIES, DOORS, counts, most_at_once, redeliver
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
@@ -12,8 +12,7 @@ from tests.support.workers import Workers
 
 
 def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, journal: Journal, state: State) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, concurrency=5)
+    lost = workers.start(DOORS, concurrency=5, conf=DIES)
     app = workers.app(DOORS)
     # Two limits whose holder came from the line, so that only the store has (late) or had (early) its message ...
     app.hold.delay("early zero")
@@ -38,7 +37,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(workers: Workers, jou
     redeliver(workers)  # as the broker does once its visibility timeout is over
     journal.let_all_go()
 
-    journal.wait_finished(6, timeout=WITHIN_LEASE)
+    journal.wait_finished(6)
     state.wait_clean()
     assert counts(journal) == {
         "early zero": 1,

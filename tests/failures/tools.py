@@ -17,12 +17,9 @@ LIMITED = "tests.support.apps.limited"
 ONCE = "tests.support.apps.once"
 SEAMS = "tests.support.apps.seams"
 
-#: A lease that no test waits for, and the meaning of "at once" beside it on a busy machine.
-LONG_LEASE = 60
-AT_ONCE = 15.0
-#: A lease that a test does wait for. A worker looks on its own every five seconds.
+#: A lease that a test does wait for, and the setting for the worker that dies. The others keep theirs if they stall.
 SHORT_LEASE = 2
-WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
+DIES = {"throttle_lease": SHORT_LEASE}
 #: Worker environment: it does not look on its own, so each start was woken by a hint or handed over.
 NO_LOOK = {"LOOK_EVERY": "3600"}
 
@@ -53,7 +50,7 @@ def redeliver(workers: Workers) -> None:
             now = unacknowledged(workers)
             return all(now.get(tag) != given_out for tag, given_out in before.items())
 
-        until(restored, timeout=30)
+        until(restored)
 
 
 def most_at_once(journal: Journal, limit: str) -> int:
@@ -77,11 +74,10 @@ def counts(journal: Journal) -> dict[str, int]:
     return {label: runs.count(label) for label in runs}
 
 
-def wait_returned(journal: Journal, count: int, timeout: float) -> None:
+def wait_returned(journal: Journal, count: int) -> None:
     """Wait for so many runs that came to their end; an exception ends the run of a child that has to stop."""
     until(
         lambda: sum(run.outcome == "returned" for run in journal.runs()) >= count,
-        timeout=timeout,
         describe=lambda: [(run.label, run.outcome) for run in journal.runs()],
     )
 

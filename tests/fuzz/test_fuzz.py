@@ -10,13 +10,14 @@ from redis import Redis
 from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS
+from tests.failures.tools import DOORS
 from tests.fuzz.mutations import mutate
 from tests.fuzz.play import fuzz
 from tests.fuzz.town import Town
 from tests.store.peek import check, peek
 from tests.support.journal import Journal
 from tests.support.state import State
+from tests.support.waiting import HANGS_AFTER
 from tests.support.workers import Workers
 
 _SLICE = 10
@@ -56,12 +57,12 @@ def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, se
     for _ in range(_CHANGES):
         with state.client() as client:
             mutate(client, keys, random)
-        app.pair.delay("in between").get(timeout=AT_ONCE)
-        app.plain.delay("plain").get(timeout=AT_ONCE)
+        app.pair.delay("in between").get(timeout=HANGS_AFTER)
+        app.plain.delay("plain").get(timeout=HANGS_AFTER)
 
     journal.let_all_go()
     ThrottleControl(app.app).repair()
 
-    app.hold.delay("new").get(timeout=_LEASE + AT_ONCE)
-    app.plain.delay("plain").get(timeout=AT_ONCE)
+    app.hold.delay("new").get(timeout=HANGS_AFTER)
+    app.plain.delay("plain").get(timeout=HANGS_AFTER)
     assert "Traceback" not in worker.log()

@@ -31,11 +31,17 @@ with Limit("gpu", 1).acquire(app=app):
 
 @pytest.fixture
 def app(server: EmbeddedServer, redis: Redis) -> Iterator[Celery]:  # noqa: ARG001 - which is empty
-    """An app whose leases are short."""
+    """An app with the test's server as its store."""
     made = Celery("outside", broker=server.url, set_as_current=False)
-    made.conf.throttle_lease = 1.0
     yield made
     close(made)
+
+
+@pytest.fixture
+def brief(app: Celery) -> Celery:
+    """The same, with leases that end in a test if they are not renewed."""
+    app.conf.throttle_lease = 1.0
+    return app
 
 
 @pytest.fixture

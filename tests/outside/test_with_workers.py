@@ -10,7 +10,7 @@ from celery import Celery
 from celery_throttle import Limit, Throttled
 from celery_throttle.testing import ThrottleTest
 from tests.support.kit import new_app, throttle_server  # noqa: F401 - a fixture
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 pytestmark = pytest.mark.usefixtures("throttle_worker")
 
@@ -36,7 +36,7 @@ def book() -> None: ...
 
 def test_in_turn_with_the_tasks_that_wait(throttle: ThrottleTest) -> None:
     def want() -> None:
-        with one.acquire(30, app=app):
+        with one.acquire(HANGS_AFTER, app=app):
             order.append("outside")
 
     other = threading.Thread(target=want)
@@ -45,7 +45,7 @@ def test_in_turn_with_the_tasks_that_wait(throttle: ThrottleTest) -> None:
         other.start()
         until(lambda: throttle.control.limit(one).status().parked == 2)
         throttle.assert_parked(call.delay("b"), place=3)
-    other.join(30)
+    other.join(HANGS_AFTER)
     throttle.drain()
     assert order == ["a", "outside", "b"]
 

@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from celery_throttle import primitives
 from celery_throttle.primitives import lease as leases
+from tests.support.waiting import HANGS_AFTER
 
 __all__ = ["AsyncioSide", "SyncSide"]
 
@@ -78,7 +79,7 @@ class AsyncioSide(SyncSide):
             value = function(*args, **options)
             return await value if asyncio.iscoroutine(value) else value
 
-        return asyncio.run_coroutine_threadsafe(result(), self.loop).result(90)
+        return asyncio.run_coroutine_threadsafe(result(), self.loop).result(HANGS_AFTER)
 
     def start(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         """Begin to await what a function returns, in a task of the loop."""

@@ -33,7 +33,7 @@ from tests.primitives.leased import KINDS, LeasedLock
 from tests.primitives.pace import end_here, listening, look_often, renew_often
 from tests.primitives.sides import AsyncioSide, SyncSide
 from tests.store.cost import commands
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 
 @pytest.fixture(params=KINDS)
@@ -92,7 +92,7 @@ def test_handle_and_store_have_the_data_of_a_grant(one: LeasedLock, side: SyncSi
 def test_an_end_of_the_lease_frees_it(one: LeasedLock, other: LeasedLock) -> None:
     """No reaper and no release wakes the caller that waits; and the late holder cannot touch the next one."""
     late = one.take("late", 0.3)
-    held = one.acquire(blocking=True, timeout=20)
+    held = one.acquire(blocking=True, timeout=HANGS_AFTER)
     assert one.number(held) > one.number(late)
     assert late.lost
     with pytest.raises(LeaseLost, match="'a' is not held by late any more"):
@@ -256,7 +256,7 @@ def test_renewal_ends_with_the_last_reference(one: LeasedLock, side: SyncSide, m
     assert side.at_work() == 1
     del held
     gc.collect()
-    until(lambda: side.at_work() == 0, timeout=5)
+    until(lambda: side.at_work() == 0)
     assert one.shown() is not None, "it lasts until its lease ends"
 
 
@@ -336,10 +336,10 @@ def test_a_release_during_a_renewal_is_no_loss(
 def test_release_wakes_the_waiting_caller(one: LeasedLock, other: LeasedLock, pool: ThreadPoolExecutor) -> None:
     """By a hint, long before the lease ends."""
     held = other.take(lease=600)
-    future = pool.submit(one.acquire, blocking=True, timeout=30)
+    future = pool.submit(one.acquire, blocking=True, timeout=HANGS_AFTER)
     until(lambda: one.waiting() == 1)
     held.release()
-    assert one.number(future.result(20)) > other.number(held)
+    assert one.number(future.result(HANGS_AFTER)) > other.number(held)
     until(lambda: one.waiting() == 0)
 
 
@@ -348,12 +348,12 @@ def test_connections_and_scripts_lost_while_waiting(
 ) -> None:
     """The hints of a waiting call are on a connection of their own, which the server or a proxy may close."""
     held = other.take()
-    future = pool.submit(one.acquire, blocking=True, timeout=30)
+    future = pool.submit(one.acquire, blocking=True, timeout=HANGS_AFTER)
     until(lambda: one.waiting() == 1)
     redis.script_flush()
     redis.client_kill_filter(_type="pubsub")
     held.release()
-    assert future.result(20)
+    assert future.result(HANGS_AFTER)
 
 
 def test_the_timeout_is_kept_and_waiting_costs_next_to_nothing(
@@ -379,7 +379,7 @@ def test_one_at_a_time_under_contention(one: LeasedLock, pool: ThreadPoolExecuto
 
     def work() -> None:
         for _ in range(10):
-            with one.hold(timeout=60) as held:
+            with one.hold(timeout=HANGS_AFTER) as held:
                 assert inside.acquire(blocking=False)
                 numbers.append(one.number(held))
                 inside.release()
@@ -398,10 +398,10 @@ def test_a_hint_that_is_lost_costs_a_moment(
     """It becomes free without a hint, long before the lease that was seen would end."""
     look_often(monkeypatch)
     one.take(lease=600)
-    future = pool.submit(one.acquire, blocking=True, timeout=60)
+    future = pool.submit(one.acquire, blocking=True, timeout=HANGS_AFTER)
     until(lambda: one.waiting() == 1)
     one.lose()
-    assert future.result(20).renew()
+    assert future.result(HANGS_AFTER).renew()
 
 
 def test_user_without_publish_rights_can_still_release(
@@ -417,10 +417,10 @@ def test_user_without_publish_rights_can_still_release(
     user: dict[str, Any] = {"keys": ["*"], "commands": ["+@all", "-pubsub"], "reset_channels": True}
     other.view.acl_setuser("mute", enabled=True, nopass=True, **user)
     held = kind(side, side.client(server.url, username="mute", password="x"), other.view).take(lease=600)
-    future = pool.submit(other.acquire, blocking=True, timeout=30)
+    future = pool.submit(other.acquire, blocking=True, timeout=HANGS_AFTER)
     until(lambda: other.waiting() == 1)
     assert held.release()
-    assert future.result(20)
+    assert future.result(HANGS_AFTER)
     other.view.acl_deluser("mute")
 
 
@@ -463,12 +463,12 @@ def test_cancelled_acquire_gives_back_its_grant(
     if is_lost:
         until(lambda: re.search("cannot (release|leave the line of) 'a': gone", caplog.text))
     else:
-        assert other.acquire(blocking=True, timeout=20)
+        assert other.acquire(blocking=True, timeout=HANGS_AFTER)
 
 
 def test_a_cancelled_wait_leaves_it_to_others(awaited: LeasedLock, other: LeasedLock, aio_side: AsyncioSide) -> None:
     held = awaited.take(lease=600)
-    task = aio_side.start(lambda: awaited.in_loop().acquire(blocking=True, timeout=60))
+    task = aio_side.start(lambda: awaited.in_loop().acquire(blocking=True, timeout=HANGS_AFTER))
     until(lambda: awaited.waiting() == 1)
     aio_side.cancel(task)
     until(lambda: awaited.waiting() == 0 == aio_side.at_work())
@@ -495,7 +495,7 @@ def test_a_cancelled_wait_ends_although_the_client_drops_that(
 
     async def acquire() -> Any:
         await begin.wait()
-        return await awaited.in_loop().acquire(blocking=True, timeout=60)
+        return await awaited.in_loop().acquire(blocking=True, timeout=HANGS_AFTER)
 
     task = aio_side.start(acquire)
     aio_side.call(begin.set)
@@ -514,7 +514,7 @@ def test_a_cancelled_block_releases(awaited: LeasedLock, aio_side: AsyncioSide) 
             await asyncio.sleep(600)
 
     task = aio_side.start(work)
-    assert inside.wait(20)
+    assert inside.wait(HANGS_AFTER)
     assert awaited.shown()
     aio_side.cancel(task)
     assert awaited.shown() is None

@@ -23,7 +23,7 @@ from celery_throttle.store.scripts import Call
 from tests.primitives.faults import Resending
 from tests.primitives.pace import listening
 from tests.primitives.sides import AsyncioSide
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 FENCE = "{throttle}:3:lock:fence"
 HOSTILE: list[str | bytes] = [
@@ -133,14 +133,14 @@ def test_a_release_just_before_waiting_is_seen(redis: Redis, monkeypatch: pytest
         return subscribe(**options)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(redis, "pubsub", release_and_subscribe)
-    assert take(locks, blocking=True, timeout=20)
+    assert take(locks, blocking=True, timeout=HANGS_AFTER)
 
 
 def test_no_connection_stays_behind(redis: Redis, pool: ThreadPoolExecutor) -> None:
     locks = IdentityLock(redis)
     take(locks)
     futures = [pool.submit(locks.acquire, "a", blocking=True, timeout=0.3) for _ in range(4)]
-    assert [future.result(20) for future in futures] == [None] * 4
+    assert [future.result(HANGS_AFTER) for future in futures] == [None] * 4
     until(lambda: listening(redis) == 0)
     pooled = redis.connection_pool
     assert pooled._created_connections == len(pooled._available_connections)

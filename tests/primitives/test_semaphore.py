@@ -26,7 +26,7 @@ from celery_throttle.primitives.semaphore_calls import Granted, Turn, Waits, hin
 from celery_throttle.store.scripts import Call, execute
 from tests.primitives.pace import channels, listening
 from tests.store.cost import commands
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 KEY = "{throttle}:3:semaphore"
 
@@ -158,7 +158,7 @@ def test_first_come_first_served(waiting: Any, redis: Redis, pool: ThreadPoolExe
     for number, future in enumerate(futures):
         before = held.ticket
         held.release()
-        held = future.result(20)
+        held = future.result(HANGS_AFTER)
         assert held.holder == f"{number}"
         assert held.ticket > before
         assert sum(other.done() for other in futures) == number + 1
@@ -174,11 +174,11 @@ def test_the_end_of_a_lease_wakes_the_first_in_line(waiting: Any, redis: Redis, 
     late.renew(0.3)
     for channel in channels(redis):
         redis.publish(channel, "look when it ends now")
-    held = first.result(20)
+    held = first.result(HANGS_AFTER)
     assert late.release() is False
     assert not second.done()
     held.release()
-    second.result(20)
+    second.result(HANGS_AFTER)
 
 
 # -- hints -------------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_hand_over_takes_one_call(
     future = pool.submit(one.acquire, "next", 60)
     until(lambda: asked == ["semaphore/acquire"] * 2)  # a place, and a look after the subscription
     held.release()
-    assert future.result(20)
+    assert future.result(HANGS_AFTER)
     assert asked.count("semaphore/acquire") == 2
 
 
@@ -274,7 +274,7 @@ def test_connections_are_kept_but_few(waiting: Any, redis: Redis, pool: ThreadPo
     take(waiting)
     for timeout, count in ((0.4, IDLE + 6), (0.2, IDLE)):
         futures = [pool.submit(waiting.acquire, timeout=timeout) for _ in range(count)]
-        assert [future.result(20) for future in futures] == [None] * count
+        assert [future.result(HANGS_AFTER) for future in futures] == [None] * count
         until(lambda: 0 < listening(redis) <= IDLE)
     with commands(redis) as calls:
         assert waiting.acquire(timeout=0.1) is None
@@ -324,7 +324,7 @@ def test_a_full_server_lets_renew_look_and_release(
     assert redis.execute_command(*script)[0] == 0
     assert held.renew()
     assert held.release()
-    following = future.result(20)
+    following = future.result(HANGS_AFTER)
     assert following.renew()
     one.set_limit(2)
     for _ in range(2):

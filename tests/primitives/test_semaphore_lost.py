@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
 from tests.primitives.pace import channels, look_often
 from tests.store.cost import commands
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 #: Seconds a permit lasts here, so that one that idles for its whole lease fails the test.
 LEASE = 100.0
@@ -63,7 +63,7 @@ class Program:
 
     def end(self) -> int:
         """Let it give back the permit."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=HANGS_AFTER)
         return self._process.returncode
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServe
         assert held.renew()
         assert not future.done()
         assert held.release()
-        following = future.result(30)
+        following = future.result(HANGS_AFTER)
         assert following is not None
         assert following.ticket > held.ticket
 
@@ -156,7 +156,7 @@ def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, m
         until(lambda: one.waiting() == 1 and channels(client))
         own_server.freeze()
         with pytest.raises(RedisError), impatience():
-            future.result(20)
+            future.result(HANGS_AFTER)
         own_server.thaw()
         until(lambda: one.waiting() == 0)
         assert held.renew()
@@ -177,7 +177,7 @@ def test_caller_without_subscribe_rights_is_served_too(
         future = pool.submit(FairSemaphore(client, "one", 1).acquire, "deaf", 30)
         until(lambda: one.waiting() == 1)
         held.release()
-        assert future.result(20)
+        assert future.result(HANGS_AFTER)
     redis.acl_deluser("deaf")
 
 

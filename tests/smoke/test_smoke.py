@@ -23,7 +23,7 @@ def running(celery_setup: Any) -> Any:
 def test_workers_are_restarted(running: Any, journal: Journal, state: State) -> None:
     """One after the other, while there is work: everything runs once, and no more than may at one time."""
     results = [pair.delay(str(number), 0.5) for number in range(12)]
-    journal.wait_running(2, timeout=TIMEOUT)
+    journal.wait_running(2)
     for worker in running.worker_cluster:
         worker.restart()
     for result in results:
@@ -37,7 +37,7 @@ def test_workers_are_restarted(running: Any, journal: Journal, state: State) -> 
 def test_redis_is_restarted(running: Any, journal: Journal, state: State) -> None:
     """Broker and store in one: running tasks go on and keep their permits, parked ones run after that."""
     first = hold_late.delay("first")
-    journal.wait_running(1, timeout=TIMEOUT)
+    journal.wait_running(1)
     parked = []
     for label in ("second", "third"):
         parked.append(hold_late.delay(label))

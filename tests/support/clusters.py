@@ -35,7 +35,7 @@ class Cluster:
     @property
     def primary(self) -> EmbeddedServer:
         """The node that has the keys now, by its shard."""
-        return until(lambda: [node for node in self._shard() if _is_primary(node)], timeout=20)[0]
+        return until(lambda: [node for node in self._shard() if _is_primary(node)])[0]
 
     def wait_replicated(self) -> None:
         """Wait until the replica of our shard has all that the primary has."""
@@ -45,8 +45,8 @@ class Cluster:
         """Make the replica of our shard its primary, as an operator does: nothing is lost."""
         replica = self.replica
         assert ask(replica, "CLUSTER", "FAILOVER") == b"OK"
-        until(lambda: _is_primary(replica), timeout=20)
-        until(lambda: self.replica is not replica, timeout=20)
+        until(lambda: _is_primary(replica))
+        until(lambda: self.replica is not replica)
 
     @property
     def replica(self) -> EmbeddedServer:
@@ -100,13 +100,13 @@ def cluster(new_server: Callable[..., EmbeddedServer], *, node_timeout: int = 15
         for number, (primary, _) in enumerate(pairs):
             first, end = (-(-SLOTS * part // PRIMARIES) for part in (number, number + 1))
             ask(primary, "CLUSTER", "ADDSLOTS", *range(first, end))
-        until(lambda: all(_known(node) == len(nodes) for node in nodes), timeout=20)
+        until(lambda: all(_known(node) == len(nodes) for node in nodes))
         for primary, replica in pairs:
             name = node_id(primary)
-            until(lambda: ask(replica, "CLUSTER", "REPLICATE", name), timeout=20)  # noqa: B023 - called at once
+            until(lambda: ask(replica, "CLUSTER", "REPLICATE", name))  # noqa: B023 - called at once
         for primary, replica in pairs:
             wait_replicated(primary, replica)
-        until(lambda: all(_whole(node) for node in nodes), timeout=20)
+        until(lambda: all(_whole(node) for node in nodes))
         for node in nodes:
             ask(node, "CONFIG", "SET", "cluster-node-timeout", node_timeout)
         yield Cluster(nodes)

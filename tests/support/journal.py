@@ -151,22 +151,22 @@ class Journal:
         """The most that ran at one time."""
         return peak(self.runs(label, task=task))
 
-    def wait_finished(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
-        return self._wait(lambda: self.finished(label, task=task), count, timeout)
+    def wait_finished(self, count: int, label: str = "", *, task: str = "") -> list[Run]:
+        return self._wait(lambda: self.finished(label, task=task), count)
 
-    def wait_running(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
-        return self._wait(lambda: self.running(label, task=task), count, timeout)
+    def wait_running(self, count: int, label: str = "", *, task: str = "") -> list[Run]:
+        return self._wait(lambda: self.running(label, task=task), count)
 
-    def wait_begun(self, result: Any, timeout: float = 20.0) -> Any:
+    def wait_begun(self, result: Any) -> Any:
         """Wait until this task runs; return its result."""
-        self._wait(lambda: [run for run in self.running() if run.task_id == result.id], 1, timeout)
+        self._wait(lambda: [run for run in self.running() if run.task_id == result.id], 1)
         return result
 
-    def wait_started(self, count: int, label: str = "", *, task: str = "", timeout: float = 20.0) -> list[Run]:
-        return self._wait(lambda: self.runs(label, task=task), count, timeout)
+    def wait_started(self, count: int, label: str = "", *, task: str = "") -> list[Run]:
+        return self._wait(lambda: self.runs(label, task=task), count)
 
-    def _wait(self, find: Callable[[], list[Run]], count: int, timeout: float) -> list[Run]:
-        until(lambda: len(find()) >= count, timeout=timeout, describe=lambda: f"Wanted {count}: {self.summary()}")
+    def _wait(self, find: Callable[[], list[Run]], count: int) -> list[Run]:
+        until(lambda: len(find()) >= count, describe=lambda: f"Wanted {count}: {self.summary()}")
         return find()
 
     def summary(self) -> str:

@@ -9,7 +9,7 @@ import os
 
 from celery_throttle.worker import admission, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
-from celery_throttle.worker.store_side import link
+from celery_throttle.worker.store_side import calls, link
 
 __all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
 
@@ -23,8 +23,9 @@ def look_every(seconds: float | None = None) -> None:
         assert "LOOK_EVERY" in vars(wiring)
         vars(wiring)["LOOK_EVERY"] = float(said)
     if PATIENCE in os.environ:
-        assert "TIMEOUT" in vars(link)
-        vars(link)["TIMEOUT"] = float(os.environ[PATIENCE])
+        for module in (calls, link):
+            assert "TIMEOUT" in vars(module)
+            vars(module)["TIMEOUT"] = float(os.environ[PATIENCE])
     if FRESH in os.environ:
         assert "_FRESH" in vars(admission)
         vars(admission)["_FRESH"] = float(os.environ[FRESH])

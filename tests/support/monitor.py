@@ -6,7 +6,7 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ class Monitor:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join(10)
+        self._thread.join(HANGS_AFTER)
         self._stack.close()
 
     def _listen(self) -> None:
@@ -58,4 +58,4 @@ class Monitor:
 
     def wait_for(self, task_id: str, *types: str) -> None:
         """Wait until a task has had events of these types."""
-        until(lambda: set(types) <= set(self.types(task_id)), timeout=20, describe=lambda: self.types(task_id))
+        until(lambda: set(types) <= set(self.types(task_id)), describe=lambda: self.types(task_id))

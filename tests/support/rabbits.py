@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: The path of the script in Debian's package: the one on PATH changes to the service's user.
 _PLACES = ("/usr/lib/rabbitmq/bin", "/opt/homebrew/sbin", "/usr/local/sbin")
-_START_TIMEOUT = 60.0
 
 
 def find_rabbitmq() -> Path | None:
@@ -49,11 +48,15 @@ class Rabbit:
     def __enter__(self) -> Self:
         epmd = shutil.which("epmd")
         assert epmd, "Erlang's epmd is not on PATH."
+        # Written here: two programs of Erlang that start at once may each make one, and the slower finds it half made.
+        cookie = Path(self._directory.name) / ".erlang.cookie"
+        cookie.write_text("throttle")
+        cookie.chmod(0o400)
         # Started here, since a node that finds none starts one that outlives it.
         self._start("epmd", [epmd, "-address", "127.0.0.1", "-port", str(self._names)])
         self._start("node", [str(self._script)])
         try:
-            until(self._answers, timeout=_START_TIMEOUT, every=0.1, describe=self.log)
+            until(self._answers, every=0.1, describe=self.log)
         except BaseException:
             self.__exit__()
             raise
@@ -76,10 +79,11 @@ class Rabbit:
             return int(found.message_count)
 
     def forget(self, *queues: str) -> None:
-        """Delete these queues with their messages."""
+        """Delete these queues with their messages, and the exchanges of their names."""
         with Connection(f"127.0.0.1:{self.port}") as connection:
             for queue in queues:
                 connection.channel().queue_delete(queue)
+                connection.channel().exchange_delete(queue)
 
     def log(self) -> str:
         return (Path(self._directory.name) / "node.log").read_text(errors="replace")[-4000:]

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tests.support.waiting import HANGS_AFTER
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Coroutine
@@ -104,7 +106,7 @@ class Relay:
         self._run(self._break())
 
     def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(HANGS_AFTER)
 
     async def _break(self) -> None:
         for writer in self._open:

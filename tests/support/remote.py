@@ -23,7 +23,7 @@ def name_of(worker: Worker) -> str:
 def wait_heard(app: Any, *workers: Worker) -> None:
     """Wait until they receive commands: they report to be ready a moment before, and early commands are lost."""
     names = [name_of(worker) for worker in workers]
-    until(lambda: len(app.control.ping(destination=names, timeout=1)) == len(names), timeout=30)
+    until(lambda: len(app.control.ping(destination=names, timeout=1)) == len(names))
 
 
 def tell(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
@@ -43,7 +43,7 @@ def steer(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[An
         answers = tell(app, command, *workers, **arguments)
         return [] if any(str(each.get("error", "")).startswith(TOO_SLOW) for each in answers) else answers
 
-    return until(answered, timeout=30)
+    return until(answered)
 
 
 def throttle_in(app: Any, worker: Worker) -> Any:

@@ -57,7 +57,7 @@ class Sentinel:
             )
 
     def __enter__(self) -> Self:
-        until(lambda: self.ask("MASTERS"), timeout=20)  # it listens
+        until(lambda: self.ask("MASTERS"))  # it listens
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,8 +120,8 @@ class Watched:
         lost, replica = self.primary, self.replica
         lost.kill()
         replica.thaw()
-        until(lambda: self.primary is replica or self.sentinel.ask("FAILOVER", NAME), timeout=20, every=0.1)
-        until(lambda: self.primary is replica, timeout=20)
+        until(lambda: self.primary is replica or self.sentinel.ask("FAILOVER", NAME), every=0.1)
+        until(lambda: self.primary is replica)
 
 
 def wait_replicated(primary: EmbeddedServer, replica: EmbeddedServer) -> None:
@@ -136,7 +136,7 @@ def wait_replicated(primary: EmbeddedServer, replica: EmbeddedServer) -> None:
             and mine["master_repl_offset"] == its.get("slave_repl_offset")
         )
 
-    until(caught_up, timeout=20)
+    until(caught_up)
 
 
 @contextmanager
@@ -154,5 +154,5 @@ def watched(new_server: Callable[..., EmbeddedServer], *, down_after: int = 60_0
             fields = [dict(zip(each[::2], each[1::2], strict=True)) for each in sentinel.ask("REPLICAS", NAME) or []]
             return [each[b"master-link-status"] for each in fields] == [b"ok"]
 
-        until(knows_both, timeout=20, describe=lambda: sentinel.ask("REPLICAS", NAME))
+        until(knows_both, describe=lambda: sentinel.ask("REPLICAS", NAME))
         yield Watched((primary, replica), sentinel)

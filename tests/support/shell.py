@@ -14,6 +14,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from tests.support.nursery import Nursery
+from tests.support.waiting import HANGS_AFTER
 from tests.support.workers import ROOT
 
 __all__ = ["CELERY", "Ended", "Shell"]
@@ -63,7 +64,7 @@ class Shell:
             env=self.env | dict(env or {}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS_AFTER,
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
@@ -85,11 +86,11 @@ class Shell:
             while part := os.read(ours, 4096):
                 parts.append(part)
         os.close(ours)
-        assert process.wait(30) == 0
+        assert process.wait(HANGS_AFTER) == 0
         return b"".join(parts).decode()
 
     def _forked(self, nursery: Nursery, args: Sequence[str], env: Mapping[str, str]) -> Ended:
         with TemporaryFile() as out, TemporaryFile() as err:
-            code = nursery.start(args, self.directory, env, out, err).wait(60)
+            code = nursery.start(args, self.directory, env, out, err).wait(HANGS_AFTER)
             texts = [os.pread(each.fileno(), 1 << 20, 0).decode() for each in (out, err)]
         return Ended(code, *texts)

@@ -100,7 +100,7 @@ class State:
                 return self.throttle.limit(name, **key)
             return None
 
-        return until(declared, timeout=15) or self.throttle.limit(name, **key)
+        return until(declared) or self.throttle.limit(name, **key)
 
     def has_second(self, result: Any) -> bool:
         """Whether a second delivery of this task waits for the first to end."""
@@ -112,7 +112,7 @@ class State:
             text = b"\n".join(part for key in _keys(client) for part in _content(client, key))
         return {found.decode() for found in _TASK_ID.findall(text)}
 
-    def wait_parked(self, *results: Any, timeout: float = 30.0) -> None:
+    def wait_parked(self, *results: Any) -> None:
         """Wait until these tasks are parked, or until so many are and no more: ``wait_parked(3)``."""
 
         def are_parked() -> bool:
@@ -121,18 +121,18 @@ class State:
                 return len(parked) == results[0]
             return {result.id for result in results} <= set(parked)
 
-        until(are_parked, timeout=timeout, describe=self.describe)
+        until(are_parked, describe=self.describe)
 
     def is_empty(self) -> bool:
         """Return whether there are no holders and no parked tasks."""
         return not (self.holders or self.parked or self.used)
 
-    def wait_empty(self, timeout: float = 15.0) -> None:
-        until(self.is_empty, timeout=timeout, describe=self.describe)
+    def wait_empty(self) -> None:
+        until(self.is_empty, describe=self.describe)
 
-    def wait_clean(self, timeout: float = 30.0) -> None:
+    def wait_clean(self) -> None:
         """Wait until there are no holders and no parked tasks, and no task has left a trace."""
-        until(lambda: self.is_empty() and not self.ids(), timeout=timeout, describe=self.describe)
+        until(lambda: self.is_empty() and not self.ids(), describe=self.describe)
 
     def describe(self) -> str:
         return f"held {self.holders}, used {self.used}, parked {self.lines}, ids left {self.ids()}"

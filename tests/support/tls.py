@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.relay import Relay
+from tests.support.waiting import HANGS_AFTER
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
@@ -20,7 +21,7 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=HANGS_AFTER)
     return certificate, key
 
 

@@ -22,13 +22,15 @@ from celery_throttle.embedded import bound_to_parent
 from tests.support.journal import VARIABLE as JOURNAL
 from tests.support.journal import Journal
 from tests.support.nursery import Forked, Nursery
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 ROOT = Path(__file__).resolve().parents[2]
 BASIC = "tests.support.apps.basic"
 
-START_TIMEOUT = 30.0
 LOG_TAIL = 60
+
+#: A lease that no test waits for: a worker that stalls does not lose it, and no permit comes back by its end.
+LONG_LEASE = 600
 
 # Each costs a second or more at start and changes nothing about the gate; `quick=False` leaves them on.
 QUICK = ("--without-mingle", "--without-gossip")
@@ -75,11 +77,11 @@ class Worker:
     def tail(self, lines: int = LOG_TAIL) -> str:
         return "\n".join(self.log().splitlines()[-lines:])
 
-    def wait_ready(self, timeout: float = START_TIMEOUT) -> Worker:
-        self.wait_for_log(rf"{re.escape(self.name)}@\S+ ready\.", timeout)
+    def wait_ready(self) -> Worker:
+        self.wait_for_log(rf"{re.escape(self.name)}@\S+ ready\.")
         return self
 
-    def wait_for_log(self, pattern: str, timeout: float = 10.0, *, times: int = 1) -> list[str]:
+    def wait_for_log(self, pattern: str, *, times: int = 1) -> list[str]:
         """Wait until the log has the pattern so many times; return the matches. Fails early if the worker ends."""
 
         def found() -> list[str]:
@@ -90,7 +92,7 @@ class Worker:
                 raise AssertionError(message + self.tail())
             return matches if len(matches) >= times else []
 
-        return until(found, timeout=timeout, describe=lambda: f"No {pattern!r} in the log of {self!r}:\n{self.tail()}")
+        return until(found, describe=lambda: f"No {pattern!r} in the log of {self!r}:\n{self.tail()}")
 
     def term(self) -> None:
         """Ask for a warm shutdown; ``wait()`` for its end."""
@@ -127,7 +129,7 @@ class Worker:
         os.kill(victim, signal.SIGKILL)
         return victim
 
-    def wait(self, timeout: float = 45.0) -> int:
+    def wait(self, timeout: float = HANGS_AFTER) -> int:
         """Wait until the main process has ended; return its status.
 
         A process of Celery's pool stays for 30 s if its worker dropped a job at a warm shutdown that it had begun.
@@ -154,7 +156,8 @@ class Worker:
 class Workers:
     """Starts workers on one Redis and ends all of them.
 
-    ``conf`` is Celery configuration, for the workers and for ``app()`` in the test's own process; change it before.
+    ``conf`` is Celery configuration, for the workers and for ``app()`` in the test's own process; change it before. It
+    has a long lease: a test that waits for the end of one sets its own.
     With a nursery they are forked from it, as far as it has their imports.
     """
 
@@ -162,7 +165,7 @@ class Workers:
         self.broker = url
         self.backend = url.removesuffix("/0") + "/1"
         self.journal = journal
-        self.conf: dict[str, Any] = {}
+        self.conf: dict[str, Any] = {"throttle_lease": LONG_LEASE}
         self.env: dict[str, str] = {}
         self.started: list[Worker] = []
         self._directory = directory
@@ -218,7 +221,7 @@ class Workers:
         self.start_many(count, app, **how)
         return self.app(app)
 
-    def wait_discarded(self, *results: Any, timeout: float = 10.0) -> None:
+    def wait_discarded(self, *results: Any) -> None:
         """Wait until these are reported not to run: revoked, or expired.
 
         The state REVOKED of a result proves less: any worker of Celery 5.7 writes that when it gets the revoke.
@@ -228,7 +231,7 @@ class Workers:
             logs = "\n".join(worker.log() for worker in self.started)
             return all(re.search(rf"Discarding revoked.*\[{result.id}\]", logs) for result in results)
 
-        until(said, timeout=timeout, describe=lambda: "\n".join(worker.tail() for worker in self.started))
+        until(said, describe=lambda: "\n".join(worker.tail() for worker in self.started))
 
     def app(self, name: str = BASIC) -> Any:
         """A fresh import of the app's module for the test's own process, configured as the workers are."""

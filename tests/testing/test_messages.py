@@ -300,6 +300,7 @@ def test_without_a_worker(kit: ThrottleTest, tasks: Any) -> None:
 def test_while_the_store_is_cut_off(kit: ThrottleTest, tasks: Any) -> None:
     with kit.cut_store():
         result = tasks["render"].delay(1)
+        kit.settle()  # the worker has the message
         assert shown(failing(kit.assert_started, result, **SOON), R=result).splitlines() == [
             "shop.render[R] has not started within 0.05 s: it waits in worker w1@test for a slot, or for the store.",
             ANY,

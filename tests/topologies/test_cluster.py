@@ -109,7 +109,7 @@ def _give(cluster: Cluster, source: EmbeddedServer, target: EmbeddedServer) -> N
     primaries = sorted(cluster.nodes[:PRIMARIES], key=lambda node: node is not target)
     for node in primaries:
         assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", name)
-    until(lambda: all(_owner(node, slot) == name for node in primaries), timeout=20)
+    until(lambda: all(_owner(node, slot) == name for node in primaries))
 
 
 def _owner(node: EmbeddedServer, slot: int) -> str:

@@ -11,13 +11,13 @@ import pytest
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, unacknowledged
+from tests.failures.tools import DOORS, counts, most_at_once, unacknowledged
 from tests.support import clusters, sentinels
 from tests.support.clusters import Cluster
 from tests.support.journal import Journal
 from tests.support.sentinels import Watched
 from tests.support.state import State
-from tests.support.waiting import always, until
+from tests.support.waiting import HANGS_AFTER, always, until
 from tests.support.workers import Workers
 from tests.topologies.tools import reap, skip_without_waitaof
 
@@ -27,8 +27,6 @@ pytestmark = pytest.mark.slow
 SILENCE = 1000
 #: Seconds, for the test that waits for renewals; a third of it passes between two of them.
 LEASE = 2
-#: Seconds for a failover and for the workers to find the new primary: they look every three seconds at the latest.
-FAILOVER = 20.0
 #: How many tasks are parked right before the store is lost.
 TASKS = 8
 
@@ -42,7 +40,7 @@ def failing(kind: str, workers: Workers) -> Iterator[tuple[Watched | Cluster, St
         else clusters.cluster(new_server, node_timeout=SILENCE)
     )
     with context as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
+        workers.conf["throttle_url"] = store.url
         yield store, State(lambda: store.primary.url)
 
 
@@ -74,14 +72,14 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
         for worker in started:
             worker.wait_for_log("lost the store, connecting again")
 
-        until(lambda: store.primary is not lost, timeout=FAILOVER)
-        journal.wait_running(2, timeout=FAILOVER)  # the place of the first is taken
+        until(lambda: store.primary is not lost)
+        journal.wait_running(2)  # the place of the first is taken
         assert len(state.holders & holders) == 1  # the second has its permit still
-        until(lambda: listeners(state) == len(started), timeout=AT_ONCE)
+        until(lambda: listeners(state) == len(started))
         if how == "frozen":
             lost.thaw()
         journal.let_all_go()
-        journal.wait_finished(6, timeout=AT_ONCE)
+        journal.wait_finished(6)
         state.wait_clean()
         assert set(counts(journal).values()) == {1}
         assert most_at_once(journal, ".pair") == 2
@@ -106,7 +104,7 @@ def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
         always(lambda: state.lease_left(first.id) > 0, seconds=2.5 * LEASE)
         journal.let_all_go()
         app.hold.delay("late")
-        journal.wait_finished(3, timeout=AT_ONCE)
+        journal.wait_finished(3)
         state.wait_clean()
         assert most_at_once(journal, ".hold") == 1
         assert reap(app) == 0
@@ -122,7 +120,7 @@ def park(app: Any, state: State) -> None:
 def check(workers: Workers, journal: Journal, state: State) -> None:
     """Let all tasks go; each has run once, and nothing is left anywhere."""
     journal.let_all_go()
-    journal.wait_finished(1 + TASKS, timeout=30)
+    journal.wait_finished(1 + TASKS)
     until(lambda: not unacknowledged(workers))
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
@@ -147,11 +145,11 @@ def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> No
 
         store.fail_over()
         assert store.primary is replica
-        worker.wait_for_log(f"the store had lost the permit of task {first.id}, put back", timeout=FAILOVER)
-        worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+        worker.wait_for_log(f"the store had lost the permit of task {first.id}, put back")
+        worker.wait_for_log("was parked, and the store has lost it", times=TASKS)
         state.wait_parked(TASKS)
         check(workers, journal, state)
-        app.hold.delay("later").get(timeout=AT_ONCE)
+        app.hold.delay("later").get(timeout=HANGS_AFTER)
 
 
 @pytest.fixture
@@ -160,7 +158,7 @@ def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedSe
     with new_server(persistent=True, options=request.param) as running:
         skip_without_waitaof(running)
         workers.conf |= {"throttle_park_durability": "disk", "throttle_park_timeout": 0.5}
-        workers.conf |= {"throttle_url": running.url, "throttle_lease": LONG_LEASE}
+        workers.conf["throttle_url"] = running.url
         yield running
 
 
@@ -171,7 +169,7 @@ def test_the_server_is_killed_and_comes_back(one: EmbeddedServer, workers: Worke
     state = State(lambda: one.url)
     journal.wait_begun(app.hold.delay("first"))
     park(app, state)
-    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers))
     one.kill()
     one.restart()
     assert len(state.parked) == TASKS
@@ -189,5 +187,5 @@ def test_a_server_without_a_disk_comes_back_empty(one: EmbeddedServer, workers: 
     park(app, state)
     one.kill()
     one.restart()
-    worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+    worker.wait_for_log("was parked, and the store has lost it", times=TASKS)
     check(workers, journal, state)

@@ -12,11 +12,11 @@ from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.embedded import EmbeddedServer
 from tests.conftest import new_server
 from tests.control.conftest import make_app
-from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, counts
+from tests.failures.tools import DIES, DOORS, SEAMS, counts
 from tests.support.journal import Journal
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import BASIC, Workers
 
 CLASSIC, QUORUM = "celery", "quorum"
@@ -85,7 +85,7 @@ def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journ
     assert ("x-queue-type" in (app.app.amqp.queues[queue].queue_arguments or {})) == (queue == QUORUM)
     labels = [str(number) for number in range(20)]
     results = [app.work.apply_async((label, 0.05), countdown=int(label) % 2) for label in labels]
-    assert [result.get(timeout=AT_ONCE) for result in results] == labels
+    assert [result.get(timeout=HANGS_AFTER) for result in results] == labels
     assert journal.max_running() == 2
     assert len(journal.runs()) == 20
     state.wait_clean()
@@ -95,8 +95,7 @@ def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journ
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
 def test_a_killed_worker(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
     """RabbitMQ delivers again at once, while the lease still runs; the second delivery waits for its end."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(DOORS, queues=queue)
+    lost = workers.start(DOORS, queues=queue, conf=DIES)
     app = workers.app(DOORS)
     journal.wait_begun(app.hold_late.delay("first"))
     second = app.hold_late.delay("second")
@@ -104,9 +103,9 @@ def test_a_killed_worker(rabbit: Rabbit, workers: Workers, journal: Journal, sta
     workers.start(DOORS, queues=queue)
 
     lost.kill()
-    journal.wait_started(2, timeout=WITHIN_LEASE)
+    journal.wait_started(2)
     journal.let_all_go()
-    journal.wait_finished(2, timeout=WITHIN_LEASE)
+    journal.wait_finished(2)
     assert counts(journal) == {"first": 2, "second": 1}
     assert journal.max_running() == 1
     state.wait_clean()
@@ -120,13 +119,13 @@ def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, state: Sta
     assert prefetched(app) == {2}
     held = [app.hold.apply_async([f"held {number}"], countdown=number % 2) for number in range(12)]
     journal.wait_running(1)
-    until(lambda: len(state.parked) == 11, timeout=AT_ONCE, describe=state.describe)
+    until(lambda: len(state.parked) == 11, describe=state.describe)
     journal.wait_begun(app.plain.delay("plain"))
 
     journal.let_all_go()
-    assert len([result.get(timeout=AT_ONCE) for result in held]) == 12
+    assert len([result.get(timeout=HANGS_AFTER) for result in held]) == 12
     assert journal.max_running(task=".hold") == 1
-    until(lambda: prefetched(app) == {2}, timeout=AT_ONCE)
+    until(lambda: prefetched(app) == {2})
     state.wait_clean()
     assert rabbit.waiting(queue) == 0
 
@@ -139,7 +138,7 @@ def test_a_queue_bound_with_a_pattern(workers: Workers, journal: Journal, state:
     state.wait_parked(app.one.apply_async(["video"], exchange="media", routing_key="media.video.short"))
     assert {each.queue for each in state.lines} == {"media"}
     journal.let_all_go()
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
 
 
@@ -155,9 +154,9 @@ def test_the_store_is_away(rabbit: Rabbit, workers: Workers, journal: Journal, o
 
     own_store.restart()
     journal.let_all_go()
-    assert len([result.get(timeout=AT_ONCE) for result in held]) == 8
+    assert len([result.get(timeout=HANGS_AFTER) for result in held]) == 8
     assert journal.max_running(task=".hold") == 1
-    until(lambda: prefetched(app) == {1}, timeout=AT_ONCE)
+    until(lambda: prefetched(app) == {1})
     assert rabbit.waiting(CLASSIC) == 0
 
 

@@ -17,12 +17,12 @@ from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, ONCE
+from tests.failures.tools import ONCE
 from tests.support import sentinels
 from tests.support.journal import Journal
 from tests.support.sentinels import NAME, Sentinel, Watched
 from tests.support.tls import TlsFront, make_certificate
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 from tests.topologies.tools import reap
 
@@ -138,7 +138,7 @@ def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, worker
     assert (locked.task_id, locked.state) == (held.id, "running")
     assert reap(app) == 0
     journal.let_go("held")
-    assert held.get(timeout=AT_ONCE) == "held"
+    assert held.get(timeout=HANGS_AFTER) == "held"
     assert len(journal.runs()) == 1
     with Redis(port=watched.servers[0].port) as client:
         assert client.exists(Keys("throttle").all[0])

@@ -10,6 +10,7 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 
 from celery_throttle.worker.celery_side.slots import Slots
+from tests.support.waiting import HANGS_AFTER
 
 
 def test_a_pool_that_has_stopped_has_no_slots() -> None:
@@ -31,7 +32,7 @@ def test_wait_for_bodies_ends_though_another_thread_has_the_ident_of_one_of_thei
     ended._ident = threading.get_ident()  # type: ignore[attr-defined]
     waiting = threading.Thread(target=Slots(SimpleNamespace(executor=executor)).outlast, daemon=True)
     waiting.start()
-    waiting.join(10)
+    waiting.join(HANGS_AFTER)
     assert not waiting.is_alive()
 
 
@@ -43,5 +44,5 @@ def test_wait_for_bodies_lasts_as_long_as_they_do() -> None:
     waiting.join(0.1)
     assert waiting.is_alive()
     ends.set()
-    waiting.join(10)
+    waiting.join(HANGS_AFTER)
     assert not waiting.is_alive()

@@ -124,7 +124,7 @@ def test_beat_sends_it_to_the_queue_of_the_setting(workers: Workers, tmp_path: P
         ) as beat,
     ):
         try:
-            worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", timeout=30, times=2)
+            worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", times=2)
         finally:
             beat.kill()
     assert redis.llen("celery") == 0

@@ -20,7 +20,7 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.needs import Need
 from celery_throttle.testing import ThrottleTest
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 API = Limit("api", 1)
 TENANT = Limit("tenant", 1, key="tenant_id")
@@ -96,7 +96,7 @@ def test_ends_of_pauses_reach_waiting_workers(kit: ThrottleTest) -> None:
     kit.assert_parked(waits)
     limits[0].pause(until=0.5)
     limits[1].pause(until=timedelta(seconds=0.7))
-    assert waits.get(timeout=20) == "a"
+    assert waits.get(timeout=HANGS_AFTER) == "a"
 
 
 def test_a_disabled_limit(kit: ThrottleTest) -> None:
@@ -129,7 +129,7 @@ def test_a_limit_without_a_rate_gets_one(kit: ThrottleTest) -> None:
         call.delay(label)
     kit.assert_ran(call, times=5)
     limit.override(rate="1/h", by="ana")
-    call.delay("f").get(timeout=20)
+    call.delay("f").get(timeout=HANGS_AFTER)
     waiting = [call.delay(label) for label in "ghij"]
     kit.assert_line(API, waiting)
     kit.assert_ran(call, times=6)
@@ -166,11 +166,11 @@ def test_dropped_task_ends_as_revoked(kit: ThrottleTest, caplog: pytest.LogCaptu
         assert again.id != paid.id, "its identity lock is free"
     for result in dropped:
         with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident\\n42$"):
-            result.get(timeout=20)
+            result.get(timeout=HANGS_AFTER)
         kit.assert_dropped(result)
     with pytest.raises(TaskRevokedError):
-        in_group.get(timeout=20)
-    assert again.get(timeout=20) == "f"
+        in_group.get(timeout=HANGS_AFTER)
+    assert again.get(timeout=HANGS_AFTER) == "f"
     assert_all_ended(kit)
     lines = [each for each in caplog.messages if re.search(r"Task \S+ dropped by ana: incident\\n42$", each)]
     assert len(lines) == 4
@@ -188,7 +188,7 @@ def test_drained_task_beside_workers_is_parked_again(kit: ThrottleTest) -> None:
         until(lambda: limit.status().parked == 152)
         kit.control.drain()
     limit.resume()
-    assert in_chord.get(timeout=60) == "g"
+    assert in_chord.get(timeout=HANGS_AFTER) == "g"
     assert {each.id for each in results} < set(kit.drain(within=60).succeeded)
     kit.assert_ran(call, times=152)
     assert_all_ended(kit)

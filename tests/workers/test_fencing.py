@@ -16,6 +16,7 @@ from celery_throttle import ConfigurationError, NoFencingToken, Throttled, Throt
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.testing import ThrottleTest
 from tests.support.kit import task_maker
+from tests.support.waiting import HANGS_AFTER
 
 #: The orders that were paid.
 paid: list[int] = []
@@ -71,8 +72,8 @@ def test_eager_tokens_grow_and_stay_within_a_run() -> None:
 def test_a_run_without_a_lock_fails(conf: dict[str, Any], why: str) -> None:
     app = make_app(**conf)
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
-        error = app.tasks["fencing.charge"].delay(17).get(timeout=20, propagate=False)
-        assert app.tasks["fencing.or_none"].delay().get(timeout=20) is None
+        error = app.tasks["fencing.charge"].delay(17).get(timeout=HANGS_AFTER, propagate=False)
+        assert app.tasks["fencing.or_none"].delay().get(timeout=HANGS_AFTER) is None
     assert error.task_name == "fencing.charge"
     with pytest.raises(NoFencingToken, match=f"Task fencing.charge: no fencing token: .*{why}"):
         raise error
@@ -85,7 +86,7 @@ def test_runs_with_a_lock_have_growing_tokens_of_the_store(server: EmbeddedServe
     tokens = []
 
     def see_token(result: Any) -> None:
-        number, token, *others = result.get(timeout=20)
+        number, token, *others = result.get(timeout=HANGS_AFTER)
         assert (number, others) == (7, [token, token])
         tokens.append(token)
 

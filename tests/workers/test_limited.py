@@ -14,7 +14,7 @@ from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker, wait_acknowledged
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 LIMITED = "tests.support.apps.limited"
@@ -68,7 +68,7 @@ def test_a_rate_limited_task_comes_again_without_a_retry(kit: ThrottleTest, name
         kit.assert_held(task, 0)
         answered.update(["a"] * (rounds - 1))
         kit.advance(31)
-    assert result.get(timeout=10) == "a after 0"
+    assert result.get(timeout=HANGS_AFTER) == "a after 0"
     assert kit.drain().left == ()
 
 
@@ -86,7 +86,7 @@ def test_after_so_many_rounds_it_fails(throttle: ThrottleTest, name: str) -> Non
         with pytest.raises(
             ThrottleError, match=r"raised RateLimited \(asked too often, again in 30 s\) after 2 rounds"
         ):
-            result.get(timeout=10)
+            result.get(timeout=HANGS_AFTER)
         assert throttle.drain().failed == (result.id,)
         wait_acknowledged(throttle)
     assert ran == ["a"] * 3
@@ -102,7 +102,7 @@ def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(throttle: Throt
         for label in ("second", "third"):
             line.append(call_one.delay(label))
             throttle.assert_line(call_one, line)
-        assert collect.delay([]).get(timeout=10) == []
+        assert collect.delay([]).get(timeout=HANGS_AFTER) == []
         throttle.assert_line(call_one, line)
         throttle.advance(31)
         throttle.drain()
@@ -113,10 +113,10 @@ def test_only_its_key_is_held_and_a_chord_waits_for_it(kit: ThrottleTest) -> Non
     answered.add("b")
     result: Any = chord([call_for.s("a"), call_for.s("b")], collect.s()).delay()
     kit.assert_parked(result.parent.results[0], behind=call_for, key="a")
-    assert result.parent.results[1].get(timeout=10) == "b after 0"
+    assert result.parent.results[1].get(timeout=HANGS_AFTER) == "b after 0"
     answered.add("a")
     kit.advance(31)
-    assert result.get(timeout=10) == ["a after 0", "b after 0"]
+    assert result.get(timeout=HANGS_AFTER) == ["a after 0", "b after 0"]
 
 
 def test_a_hold_is_ended_early(kit: ThrottleTest) -> None:
@@ -127,7 +127,7 @@ def test_a_hold_is_ended_early(kit: ThrottleTest) -> None:
     kit.assert_line(call, [first, second])
     answered.update("ab")
     assert kit.control.limit(call).release_hold(why="they are back")
-    assert (first.get(timeout=10), second.get(timeout=10)) == ("a after 0", "b after 0")
+    assert (first.get(timeout=HANGS_AFTER), second.get(timeout=HANGS_AFTER)) == ("a after 0", "b after 0")
     assert not kit.control.limit(call).release_hold()
 
 
@@ -146,9 +146,9 @@ def test_on_every_pool(
     result = app.call.delay("a")
     journal.wait_started(2, "a")
     journal.let_go("a")
-    assert result.get(timeout=20) == "a after 0"
+    assert result.get(timeout=HANGS_AFTER) == "a after 0"
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
-        app.call_without.delay("b").get(timeout=20)
+        app.call_without.delay("b").get(timeout=HANGS_AFTER)
     state.wait_empty()
     until(lambda: not redis.exists("unacked_index"))
     assert "AttributeError" not in running.log()
@@ -157,7 +157,7 @@ def test_on_every_pool(
 @pytest.mark.throttle(throttle_on_store_error="run")
 def test_without_a_permit_there_is_no_line_to_go_back_to(kit: ThrottleTest) -> None:
     with kit.cut_store(), pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"):
-        call.delay("a").get(timeout=10)
+        call.delay("a").get(timeout=HANGS_AFTER)
 
 
 def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: ThrottleTest) -> None:
@@ -168,7 +168,7 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(throttle: Thrott
             with pytest.raises(
                 ConfigurationError, match=r"raised RateLimited\(limit='nope'\), .* only 'limited.call_late'"
             ):
-                each.get(timeout=10)
+                each.get(timeout=HANGS_AFTER)
         assert len(throttle.drain().failed) == len(ran) == 60
         assert throttle.control.limit(call_late).status().held_back is None
         throttle.assert_parked(call_late.delay("a", limit=call_late.name))

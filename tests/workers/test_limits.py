@@ -19,7 +19,7 @@ from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker
 from tests.support.monitor import Monitor
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 TERMS = "tests.support.apps.terms"
@@ -152,11 +152,11 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(throttle: ThrottleT
             with throttle.hold(gpu):
                 left = train.apply_async(("",), queue="second")
                 throttle.assert_parked(left)
-        app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        app.control.add_consumer("second", destination=[worker.node], reply=True, timeout=HANGS_AFTER)
         throttle.assert_started(left)
         throttle.assert_started(train.apply_async(("",), queue="second"))
 
-        app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=10)
+        app.control.cancel_consumer("second", destination=[worker.node], reply=True, timeout=HANGS_AFTER)
         throttle.assert_started(train.apply_async(("",), queue="first"))
 
 
@@ -241,7 +241,7 @@ def test_hostile_keys(kit: ThrottleTest) -> None:
 def test_a_key_or_cost_that_cannot_be_found(kit: ThrottleTest, task: Any, args: list[Any], why: str) -> None:
     """To the caller, or as the result where a program without the library has sent it."""
     with pytest.raises(ConfigurationError, match=why):
-        app.send_task(task.name, args).get(timeout=10)
+        app.send_task(task.name, args).get(timeout=HANGS_AFTER)
     kit.assert_ran(task, times=0)
     if task is not by_name:  # this call Python refuses
         with pytest.raises(ConfigurationError, match=why):
@@ -255,7 +255,7 @@ def test_a_retry_keeps_the_key_that_was_found_first(kit: ThrottleTest) -> None:
             gate.wait_for(1)
             kit.assert_held(retried, 1, key="acme")
             gate.open(1 if attempt == "first" else 0)
-    assert result.get(timeout=10) == "not acme"
+    assert result.get(timeout=HANGS_AFTER) == "not acme"
 
 
 # -- several -----------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_with_an_identity_lock(kit: ThrottleTest) -> None:
         kit.assert_held("api", 2)
         kit.assert_held("tenant", 2, key="acme")
         kit.assert_started(both.delay("other"))
-    assert same.get(timeout=10) == "acme"
+    assert same.get(timeout=HANGS_AFTER) == "acme"
     kit.assert_ran(both_once, times=3)
 
 
@@ -285,10 +285,10 @@ def test_in_canvases_and_with_a_countdown(throttle: ThrottleTest) -> None:
         # A chord within a chain.
         nested = chain(group(both.s("left"), both.s("right")), collect.s(), by_pages.si("end")).apply_async()
         later = [both.apply_async(("t1",), countdown=0.3) for _ in range(5)]
-        assert total.get(timeout=30) == sorted(["t0", "t1", "t2"] * 10)
-        assert line.get(timeout=20) == "t0"
-        assert nested.get(timeout=20) == "end"
-        assert [result.get(timeout=20) for result in later] == ["t1"] * 5
+        assert total.get(timeout=HANGS_AFTER) == sorted(["t0", "t1", "t2"] * 10)
+        assert line.get(timeout=HANGS_AFTER) == "t0"
+        assert nested.get(timeout=HANGS_AFTER) == "end"
+        assert [result.get(timeout=HANGS_AFTER) for result in later] == ["t1"] * 5
         throttle.drain()
         throttle.assert_most_at_once("tenant", 2, at_most=True)
 
@@ -315,7 +315,7 @@ def test_a_rate_over_two_workers(throttle: ThrottleTest) -> None:
     with throttle.run_worker(queues=["first"]), throttle.run_worker(queues=["second"]):
         published = time.monotonic()
         results = [paced.apply_async(queue=("first", "second")[number % 2]) for number in range(103)]
-        assert [result.get(timeout=30) for result in results] == [""] * 103
+        assert [result.get(timeout=HANGS_AFTER) for result in results] == [""] * 103
     assert len(starts) == 103
     assert_paced(starts, published, 50, 1.0, 3)
 
@@ -324,18 +324,28 @@ def test_a_rate_over_two_workers(throttle: ThrottleTest) -> None:
 def test_a_rate_in_other_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     """With the lines of the log for people."""
     app = workers.start_app(TERMS, count=2, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
+
+    def wait_for_line(pattern: str) -> None:
+        line = rf"INFO/MainProcess\] Task {TERMS}\.both\[\S+\] {pattern}"
+        until(lambda: any(re.search(line, worker.log()) for worker in workers.started))
+
+    limit = state.limit("api")
+    limit.pause()  # else it may have started before its worker asks the store for its place
+    app.both.delay("t0", 0.02)
+    wait_for_line(r"parked: place 1 in the line of \S+")
+    limit.resume()
+    wait_for_line(r"resumed after \d+(\.\d)? s")
+    journal.wait_finished(1)
+
     published = time.monotonic()
     for number in range(30):
         app.both.delay(f"t{number % 3}", 0.02)
         app.paced_two.delay(f"paced{number}")
-    journal.wait_finished(60, timeout=60)
+    journal.wait_finished(61)
     assert max(journal.max_running(f"t{number}") for number in range(3)) <= 2
     assert journal.max_running(task="paced_two") <= 2
     assert_paced([run.started for run in journal.runs(task="paced_two")], published, 50, 1.0, 1)
     state.wait_empty()
-    log = "".join(worker.log() for worker in workers.started)
-    for line in (r"parked: place \d+ in the line of \S+", r"resumed after \d+(\.\d)? s"):
-        assert re.search(rf"INFO/MainProcess\] Task {TERMS}\.\w+\[\S+\] {line}", log)
 
 
 def test_revoked_and_expired_tasks_cost_no_start(kit: ThrottleTest) -> None:
@@ -350,7 +360,7 @@ def test_revoked_and_expired_tasks_cost_no_start(kit: ThrottleTest) -> None:
     until(lambda: not any(kit.control.explain(each).place for each in revoked))  # a worker looks once a second
     until(lambda: datetime.now(timezone.utc) > soon)
     kit.advance(7200)  # two more starts
-    assert [result.get(timeout=10) for result in last] == ["a", "b"]
+    assert [result.get(timeout=HANGS_AFTER) for result in last] == ["a", "b"]
     until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
     assert len(starts) == 4
 
@@ -372,7 +382,7 @@ def test_start_comes_due_while_its_worker_is_busy(throttle: ThrottleTest) -> Non
             throttle.assert_parked(each)
         shorts.open()
         for each in due:
-            each.get(timeout=10)
+            each.get(timeout=HANGS_AFTER)
         assert longs.waiting == (held.id,)
 
 
@@ -396,9 +406,9 @@ def test_a_start_deadline(throttle: ThrottleTest) -> None:
             other = chord([patient.s("expires").set(expires=soon), plain.s("third part")], collect.s())()
             until(lambda: datetime.now(timezone.utc) > soon)
         for each in (whole, other):
-            assert isinstance(each.get(propagate=False, timeout=10), ChordError)
-        assert hurried.delay("at once").get(timeout=10) == "at once"
-        assert in_time.get(timeout=10) == "in time"
+            assert isinstance(each.get(propagate=False, timeout=HANGS_AFTER), ChordError)
+        assert hurried.delay("at once").get(timeout=HANGS_AFTER) == "at once"
+        assert in_time.get(timeout=HANGS_AFTER) == "in time"
         for task, times in ((hurried, 1), (patient, 1), (collect, 0), (on_error, 0)):
             throttle.assert_ran(task, times=times)  # nor does Celery call an errback of tasks that expire
         monitor.wait_for(late.id, "task-revoked")
@@ -422,7 +432,8 @@ def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) 
     with throttle.cut_store():
         unchecked = few_wait.delay("unchecked")
     with throttle.run_worker(concurrency=2):
-        assert unchecked.get(timeout=10) == "unchecked"
+        assert unchecked.get(timeout=HANGS_AFTER) == "unchecked"
+        throttle.assert_held("few", 0)
         with throttle.hold("few"):
             throttle.assert_line("few", [few_wait.delay(), few_wait.delay()])
             with pytest.raises(
@@ -432,7 +443,7 @@ def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) 
             assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "few")
             for _ in range(8):
                 app.send_task(few_wait.name)
-            assert plain.delay("meanwhile").get(timeout=10) == "meanwhile"
+            assert plain.delay("meanwhile").get(timeout=HANGS_AFTER) == "meanwhile"
             throttle.settle()
             assert throttle.control.limit("few").status().parked == 2
             throttle.assert_ran(few_wait, times=1)
@@ -440,5 +451,5 @@ def test_no_more_are_published_and_parked_than_may_wait(throttle: ThrottleTest) 
     with throttle.run_worker(concurrency=2):
         throttle.assert_ran(few_wait, times=11, within=30)
         throttle.drain()
-        few_wait.delay().get(timeout=10)
+        few_wait.delay().get(timeout=HANGS_AFTER)
         throttle.assert_most_at_once("few", 1)

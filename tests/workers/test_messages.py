@@ -22,7 +22,7 @@ from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.testing import ThrottleTest
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.monitor import Monitor
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 
 # -- the app -----------------------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ def test_where_a_parked_task_is_found(preruns: list[str], throttle: ThrottleTest
             throttle.assert_line(SINGLE, parked)
 
             # In no answer of inspect. The process has one state for all workers, also for those of earlier tests.
-            inspect = APP.control.inspect(timeout=10, destination=[worker.node])
+            inspect = APP.control.inspect(timeout=HANGS_AFTER, destination=[worker.node])
             answers = {command: str(getattr(inspect, command)()) for command in ("active", "reserved", "scheduled")}
             answers["query_task"] = str(inspect.query_task(parked[0].id))
             assert holding.id in answers["active"]
@@ -272,8 +272,8 @@ def test_where_a_parked_task_is_found(preruns: list[str], throttle: ThrottleTest
             throttle.assert_dropped(revoked)
             monitor.wait_for(revoked.id, "task-revoked")
 
-        assert [result.get(timeout=20) for result in waiting] == [f"one{number}" for number in range(4)]
-        assert retrying.get(timeout=20) == "retry"
+        assert [result.get(timeout=HANGS_AFTER) for result in waiting] == [f"one{number}" for number in range(4)]
+        assert retrying.get(timeout=HANGS_AFTER) == "retry"
         ids = [holding.id, *(result.id for result in waiting)]
         for task_id in (*ids, retrying.id):
             monitor.wait_for(task_id, "task-succeeded")
@@ -292,7 +292,7 @@ def test_gauge_of_flower_is_off_if_another_worker_starts_the_task(throttle: Thro
             with throttle.run_worker() as first:
                 waits = one.delay("waits")
                 throttle.assert_parked(waits)
-            APP.control.add_consumer("celery", destination=[second.node], reply=True, timeout=10)
+            APP.control.add_consumer("celery", destination=[second.node], reply=True, timeout=HANGS_AFTER)
         monitor.wait_for(waits.id, "task-succeeded")
     assert prefetched(monitor) == {first.node: 1, second.node: -1}
 
@@ -316,8 +316,8 @@ def test_other_ways_to_end_a_task(
             assert kit.control.limit(SINGLE).status().parked == 9
 
     for result, value in ((retrying, "retry"), (replacing, "replace-replaced"), (again, "requeue"), (last, "last")):
-        assert result.get(timeout=20) == value
-    assert isinstance(failing.get(propagate=False, timeout=20), ValueError)
+        assert result.get(timeout=HANGS_AFTER) == value
+    assert isinstance(failing.get(propagate=False, timeout=HANGS_AFTER), ValueError)
     for task, times in (
         (retries, 4),
         (retries_itself, 3),
@@ -345,7 +345,7 @@ def test_note_goes_with_the_acknowledgement(kit: ThrottleTest, redis: Redis, tas
             assert redis.hlen(f"{kit.prefix}:unacked") == 1
         parked = [task.delay(str(number)) for number in range(8)]
         kit.assert_line(SINGLE, parked)
-    assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
+    assert [each.get(timeout=HANGS_AFTER) for each in parked] == [str(number) for number in range(8)]
     assert_all_ended(kit)
     until(lambda: not redis.exists(Keys(kit.prefix).key("records")))
 
@@ -357,13 +357,13 @@ def test_replacement_of_a_parked_task(kit: ThrottleTest) -> None:
     """
     results = []
     for number in range(20):
-        with SINGLE.acquire(timeout=20, app=APP):  # parked, and resumed right after that
+        with SINGLE.acquire(timeout=HANGS_AFTER, app=APP):  # parked, and resumed right after that
             results += [replaced.delay(f"{number}{letter}") for letter in "abc"]
             by_chain = replaced_by_chain.delay("parked")
-    assert [each.get(timeout=30) for each in results] == [
+    assert [each.get(timeout=HANGS_AFTER) for each in results] == [
         f"{number}{letter}-replaced" for number in range(20) for letter in "abc"
     ]
-    assert by_chain.get(timeout=20) == "parked-first>parked-last"
+    assert by_chain.get(timeout=HANGS_AFTER) == "parked-first>parked-last"
     kit.assert_ran(replaced, times=60)
     kit.assert_ran(one, times=80)
     assert_all_ended(kit)

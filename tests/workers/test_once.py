@@ -24,11 +24,10 @@ from celery_throttle.testing import ThrottleTest, assert_needs
 from tests.support.journal import Journal
 from tests.support.kit import assert_all_ended, begun, new_app, task_maker
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 from tests.workers.conftest import ONCE
 
-QUICKLY = 15.0
 #: Lets a task end that has replaced itself.
 may_end = Event()
 
@@ -81,7 +80,7 @@ def give_place(self: Any, label: str, to: str) -> str:  # noqa: ARG001 - of its 
     try:
         return str(self.replace(plain.s(to)))
     finally:
-        may_end.wait(QUICKLY)
+        may_end.wait(HANGS_AFTER)
 
 
 in_memory: Any = by_url("cache+memory://", APP.loader)
@@ -142,11 +141,11 @@ def test_a_second_call_gets_the_first_one(kit: ThrottleTest) -> None:
         assert (locked.task_id, locked.state) == (first.id, "running")
         assert plain.delay("b").id != first.id
         gate.wait_for(2)
-    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
+    assert [each.get(timeout=HANGS_AFTER) for each in (first, duplicate)] == ["a", "a"]
     kit.assert_not_locked(plain.s("a"))
     again = plain.delay("a")
     assert again.id != first.id
-    assert again.get(timeout=QUICKLY) == "a"
+    assert again.get(timeout=HANGS_AFTER) == "a"
     kit.assert_ran(plain.s("a"), times=2)
     assert_all_ended(kit)
 
@@ -164,7 +163,7 @@ def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
         for other in others:
             kit.assert_parked(other)
             kit.assert_duplicate(other, of=first)
-    assert [each.get(timeout=QUICKLY) for each in (first, *others)] == ["a"] * 4
+    assert [each.get(timeout=HANGS_AFTER) for each in (first, *others)] == ["a"] * 4
     gc.collect()
     assert first.id not in collected, "a worker has read the outcome with a subscription"
     kit.assert_ran(plain, times=1)
@@ -183,7 +182,7 @@ def test_tenants_in_a_header_are_told_apart(kit: ThrottleTest, sender: str) -> N
         kit.assert_held(of_tenant, 1, key="zeta")
         again = send(("a",), headers={"tenant": "acme"})
         kit.assert_duplicate(again, of=acme)
-    assert [each.get(timeout=QUICKLY) for each in (acme, zeta, again)] == ["a"] * 3
+    assert [each.get(timeout=HANGS_AFTER) for each in (acme, zeta, again)] == ["a"] * 3
     kit.assert_ran(of_tenant, times=2)
     assert_all_ended(kit)
 
@@ -198,10 +197,10 @@ def test_canvases_with_duplicates_complete(kit: ThrottleTest) -> None:
         links = chain(plain.si("a"), note.s("after")).apply_async()
         last = chain(plain.s("c"), plain.si("a")).apply_async()
         kit.settle()
-    assert whole.get(timeout=QUICKLY) == sorted(labels)
-    assert parts.get(timeout=QUICKLY) == ["a", "b", "a"]
-    assert links.get(timeout=QUICKLY) == "after"
-    assert last.get(timeout=QUICKLY) == "a"
+    assert whole.get(timeout=HANGS_AFTER) == sorted(labels)
+    assert parts.get(timeout=HANGS_AFTER) == ["a", "b", "a"]
+    assert links.get(timeout=HANGS_AFTER) == "after"
+    assert last.get(timeout=HANGS_AFTER) == "a"
     for label in {*labels, "b", "c"}:
         kit.assert_ran(plain.s(label), times=1)
     kit.assert_ran(collect, times=1)
@@ -218,12 +217,12 @@ def test_the_duplicates_of_tasks_with_another_backend_or_none_end(kit: ThrottleT
         without = chain(without_backend.si("b"), note.s("without")).apply_async()
         for each in (*others, links.parent, without.parent):
             kit.assert_parked(each)
-    assert links.get(timeout=QUICKLY) == "after"
-    assert note.AsyncResult(without.id).get(timeout=QUICKLY) == "without"  # it would read the outcome of its parent
+    assert links.get(timeout=HANGS_AFTER) == "after"
+    assert note.AsyncResult(without.id).get(timeout=HANGS_AFTER) == "without"  # it would read the outcome of its parent
     for a, failing in (first, others):
-        assert a.get(timeout=QUICKLY, interval=0.02) == "a"
+        assert a.get(timeout=HANGS_AFTER, interval=0.02) == "a"
         with pytest.raises(ValueError, match="fails"):
-            failing.get(timeout=QUICKLY, interval=0.02)
+            failing.get(timeout=HANGS_AFTER, interval=0.02)
     for call, times in ((with_own_backend, 2), (note.s("a", "after"), 1), (without_backend, 1)):
         kit.assert_ran(call, times=times)
     assert_all_ended(kit)
@@ -239,22 +238,22 @@ def test_the_callbacks_of_both_callers_fire(kit: ThrottleTest) -> None:
         kit.assert_ran(note.s("a", label), times=1)
         kit.assert_ran(note_error.s(failing.id), times=1)
         with pytest.raises(ValueError, match="fails"):
-            failing.get(timeout=QUICKLY)
+            failing.get(timeout=HANGS_AFTER)
     kit.assert_ran(plain, times=1)
     kit.assert_ran(fails, times=1)
 
 
 def test_remembered_call_does_not_run_again(kit: ThrottleTest) -> None:
     first = charge.delay("17", amount=5)
-    assert first.get(timeout=QUICKLY) == "17: 5"
+    assert first.get(timeout=HANGS_AFTER) == "17: 5"
     until(lambda: charge.locked_by("17").state == "done")
     assert charge.delay("17", amount=6).id == first.id
-    assert send_by_name(charge, "17", 7).get(timeout=QUICKLY) == "17: 5"
+    assert send_by_name(charge, "17", 7).get(timeout=HANGS_AFTER) == "17: 5"
     result = chord([charge.s("17"), charge.s("18", 1)])(collect.s())
-    assert result.get(timeout=QUICKLY) == ["17: 5", "18: 1"]
+    assert result.get(timeout=HANGS_AFTER) == ["17: 5", "18: 1"]
     kit.assert_ran(charge, times=2)
     assert charge.unlock("17")
-    assert charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
+    assert charge.delay("17", amount=8).get(timeout=HANGS_AFTER) == "17: 8"
     kit.drain()
     kit.advance(601)
     kit.assert_not_locked(charge.s("17"))
@@ -270,10 +269,10 @@ def test_raise(kit: ThrottleTest) -> None:
             raises.delay("a")
         assert raised.value.existing_id == first.id
         with pytest.raises(DuplicateTask, match=first.id):
-            send_by_name(raises, "a").get(timeout=QUICKLY)
+            send_by_name(raises, "a").get(timeout=HANGS_AFTER)
         whole = chord([raises.s("a"), plain.s("b")])(collect.s())
         with pytest.raises((DuplicateTask, ChordError), match=first.id):
-            whole.get(timeout=QUICKLY)
+            whole.get(timeout=HANGS_AFTER)
     kit.assert_ran(raises, times=1)
     kit.assert_ran(collect, times=0)
     assert_all_ended(kit)
@@ -287,13 +286,13 @@ def test_skip(kit: ThrottleTest) -> None:
         elsewhere = send_by_name(skips, "a")
         for result in (skipped, APP.AsyncResult(skipped.id), elsewhere):
             with pytest.raises(TaskRevokedError, match=f"^skipped: .*{first.id}"):
-                result.get(timeout=QUICKLY)
-            assert isinstance(result.get(timeout=QUICKLY, propagate=False), TaskRevokedError)
+                result.get(timeout=HANGS_AFTER)
+            assert isinstance(result.get(timeout=HANGS_AFTER, propagate=False), TaskRevokedError)
         with pytest.raises(TaskRevokedError, match=r"^skipped: "):
-            skips.apply_async(("a",), ignore_result=True).get(timeout=QUICKLY)
+            skips.apply_async(("a",), ignore_result=True).get(timeout=HANGS_AFTER)
         whole = chord([skips.s("a"), plain.s("b")])(collect.s())
         kit.settle()
-    assert whole.get(timeout=QUICKLY) == ["a", "b"]
+    assert whole.get(timeout=HANGS_AFTER) == ["a", "b"]
     kit.assert_ran(skips, times=1)
     assert_all_ended(kit)
 
@@ -307,7 +306,7 @@ def test_skip_in_a_chain_that_finds_another_lock_on_arrival(throttle: ThrottleTe
             throttle.assert_parked(links.parent)
             throttle.assert_duplicate(links.parent, of=first)
             gate.open()
-            assert links.get(timeout=QUICKLY) == "after"
+            assert links.get(timeout=HANGS_AFTER) == "after"
             throttle.assert_ran(skips, times=1)
             assert_all_ended(throttle)
 
@@ -333,7 +332,7 @@ def test_keep_last(kit: ThrottleTest) -> None:
             kit.assert_dropped(each)
         assert keeps_last.locked_by("x").next_id == last.id
         kit.assert_not_started(last)
-    assert last.get(timeout=QUICKLY) == "last"
+    assert last.get(timeout=HANGS_AFTER) == "last"
     kit.assert_ran(keeps_last, times=2)
     kit.assert_not_locked(keeps_last.s("x"))
     assert_all_ended(kit)
@@ -348,7 +347,7 @@ def test_unpublished_newest_replaces_no_task(kit: ThrottleTest) -> None:
             kit.assert_parked(each)
             with pytest.raises(EncodeError):
                 task.delay("a", payload=object())
-    assert [each.get(timeout=QUICKLY) for each in waiting] == ["a", "last"]
+    assert [each.get(timeout=HANGS_AFTER) for each in waiting] == ["a", "last"]
     assert_all_ended(kit)
 
 
@@ -360,7 +359,7 @@ def test_until_started(kit: ThrottleTest) -> None:
         first = begun(kit, until_started.delay("a"))
         second = begun(kit, until_started.delay("a"))
     assert second.id != first.id
-    assert chain(*[until_started.si("b")] * 3).apply_async().get(timeout=QUICKLY) == "b"
+    assert chain(*[until_started.si("b")] * 3).apply_async().get(timeout=HANGS_AFTER) == "b"
     kit.assert_ran(until_started.s("b"), times=3)
     assert_all_ended(kit)
 
@@ -368,13 +367,13 @@ def test_until_started(kit: ThrottleTest) -> None:
 def test_until_expires(kit: ThrottleTest) -> None:
     """Also after a failure."""
     first, failing = until_expires.delay("a"), until_expires.apply_async(["fails"], expires=600)  # of its message
-    assert first.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
     until(lambda: until_expires.locked_by("fails").state == "failed")
     for task, label in ((first, "a"), (failing, "fails")):
         assert until_expires.delay(label).id == task.id
     for each in (failing, send_by_name(until_expires, "fails")):
         with pytest.raises(ValueError, match="fails"):
-            each.get(timeout=QUICKLY)
+            each.get(timeout=HANGS_AFTER)
     kit.assert_ran(until_expires, times=2)
     kit.advance(60)
     kit.assert_not_locked(until_expires.s("a"))
@@ -385,9 +384,9 @@ def test_until_expires(kit: ThrottleTest) -> None:
 def test_a_countdown_keeps_the_lock_unless_its_task_is_revoked_or_expires(kit: ThrottleTest) -> None:
     first = plain.apply_async(["a"], countdown=0.5)
     assert plain.delay("a").id == first.id
-    assert first.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
 
-    revoked = plain.apply_async(["c"], countdown=0.5)
+    revoked = plain.apply_async(["c"], countdown=2)  # the revoke arrives before that
     revoked.revoke()
     expired = plain.apply_async(["d"], countdown=0.5, expires=0.1)
     for each in (revoked, expired):
@@ -421,10 +420,10 @@ def test_a_revoked_duplicate_leaves_the_outcome_to_another(throttle: ThrottleTes
         throttle.assert_dropped(parked)
         until(lambda: not throttle.control.parked())
         gate.open()
-        assert first.get(timeout=QUICKLY) == "a"
+        assert first.get(timeout=HANGS_AFTER) == "a"
         throttle.assert_not_locked(plain.s("a"))
         with throttle.run_worker(queues=["elsewhere"]):
-            assert late.get(timeout=QUICKLY) == "a"
+            assert late.get(timeout=HANGS_AFTER) == "a"
             throttle.assert_ran(plain, times=1)
             assert_all_ended(throttle)
 
@@ -438,7 +437,7 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(throttle: ThrottleTest) -> N
         gate.open()
         throttle.assert_dropped(victim)
         throttle.assert_not_locked(limited.s("a"))
-        assert limited.delay("a").get(timeout=QUICKLY) == "a"
+        assert limited.delay("a").get(timeout=HANGS_AFTER) == "a"
 
 
 # -- limits and options ------------------------------------------------------------------------------------------------
@@ -465,8 +464,8 @@ def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -
         kit.assert_started(second)
     # First, because Celery may lose the end of a task of which there was another result object.
     kit.drain()
-    assert [each.get(timeout=QUICKLY) for each in (first, second, *duplicates)] == ["a", "b", "b", "a"]
-    assert parts.get(timeout=QUICKLY) == ["a", "b"]
+    assert [each.get(timeout=HANGS_AFTER) for each in (first, second, *duplicates)] == ["a", "b", "b", "a"]
+    assert parts.get(timeout=HANGS_AFTER) == ["a", "b"]
     kit.assert_ran(limited, times=2)
     kit.assert_most_at_once(limited, 1)
     assert_all_ended(kit)
@@ -475,7 +474,7 @@ def test_lock_comes_before_the_limit_and_stays_while_parked(kit: ThrottleTest) -
 def test_options_of_a_call(kit: ThrottleTest) -> None:
     by_amount = {"unique_on": ["amount"]}
     first = charge.apply_async(["17", 5], throttle=by_amount)
-    first.get(timeout=QUICKLY)
+    first.get(timeout=HANGS_AFTER)
     assert charge.apply_async(["18", 5], throttle=by_amount).id == first.id
     with pytest.raises(DuplicateTask):
         charge.s("18", 5).set(throttle=by_amount | {"on_conflict": "raise"}).apply_async()
@@ -494,7 +493,7 @@ def test_a_retry_keeps_the_lock(kit: ThrottleTest) -> None:
         gate.wait_for(1)
         assert retries.delay("a", True).id == first.id
         kit.assert_duplicate(duplicate, of=first)
-    assert [each.get(timeout=QUICKLY) for each in (first, duplicate)] == ["a", "a"]
+    assert [each.get(timeout=HANGS_AFTER) for each in (first, duplicate)] == ["a", "a"]
     kit.assert_ran(retries, times=2)
     assert_all_ended(kit)
 
@@ -506,7 +505,7 @@ def test_one_sent_by_name_keeps_its_lock_with_other_arguments(kit: ThrottleTest,
         if task is takes_one:
             kit.assert_parked(result)
             kit.assert_locked(task.s(["b", "a"]))
-    assert result.get(timeout=QUICKLY) == "b"
+    assert result.get(timeout=HANGS_AFTER) == "b"
     kit.assert_ran(task, times=2)
     kit.assert_not_locked(task.s(["b", "a"]))
     assert_all_ended(kit)
@@ -521,11 +520,11 @@ def test_task_with_a_lock_until_its_start_is_tried_again_without(
         first = again_started.delay("a", first=True)
         gate.wait_for(1)
         second = again_started.apply_async(("a", True), queue="elsewhere")
-    assert first.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
     assert again_started.locked_by("a", True).task_id == second.id
     assert "duplicate" not in caplog.text
     with kit.run_worker(queues=["elsewhere"]):
-        assert second.get(timeout=QUICKLY) == "a"
+        assert second.get(timeout=HANGS_AFTER) == "a"
         kit.assert_ran(again_started, times=4)
 
 
@@ -540,7 +539,7 @@ def test_a_retry_keeps_the_options_of_its_call(kit: ThrottleTest) -> None:
         gate.wait_for(2)
         gate.open(1)
         kit.assert_parked(first)
-    assert second.get(timeout=QUICKLY) == first.get(timeout=QUICKLY) == "a"
+    assert second.get(timeout=HANGS_AFTER) == first.get(timeout=HANGS_AFTER) == "a"
     kit.assert_ran(again, times=3)
 
 
@@ -550,7 +549,7 @@ def test_task_replaced_before_its_end_keeps_no_lock(kit: ThrottleTest) -> None:
     result = gives_place.delay("a", "b")
     until(lambda: any("Another delivery" in each for each in kit.control.explain(result).reasons))
     may_end.set()
-    assert result.get(timeout=QUICKLY) == "b"
+    assert result.get(timeout=HANGS_AFTER) == "b"
     kit.assert_not_locked(gives_place.s("a", "b"))
     assert_all_ended(kit)
 
@@ -559,7 +558,7 @@ def test_tasks_of_a_lost_process_come_again(workers: Workers, journal: Journal, 
     """One keeps its identity, and one is let into a line that is full."""
     app = workers.start_app(ONCE, concurrency=3)
     first = app.dies.apply_async(("a", 1), throttle={"unique_on": ["label"]})
-    assert first.get(timeout=QUICKLY) == "a 1"
+    assert first.get(timeout=HANGS_AFTER) == "a 1"
     state.wait_empty()
     assert journal.order() == ["a", "a"]
     assert app.dies.apply_async(("a", 2), throttle={"unique_on": ["label"]}).id != first.id
@@ -568,4 +567,4 @@ def test_tasks_of_a_lost_process_come_again(workers: Workers, journal: Journal, 
     second = app.dies_full.delay("waits")
     state.wait_parked(1)
     journal.let_go("dies")
-    assert [each.get(timeout=QUICKLY) for each in (second, first)] == ["waits", "dies"]
+    assert [each.get(timeout=HANGS_AFTER) for each in (second, first)] == ["waits", "dies"]

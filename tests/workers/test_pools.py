@@ -14,13 +14,13 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal, peak
 from tests.support.kit import task_maker
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
 
 #: Celery asks a broker that no event loop reads for messages for two seconds before it does anything else.
-#: So 20 parked tasks took a solo worker 40 s.
-COUNT, WITHIN = 20, 15.0
+#: So these parked tasks would take a solo worker longer than any test waits.
+COUNT = 40
 # Only prefork has an event loop, and that on brokers which can be read on one.
 POOLS = [
     ("prefork", "redis"),
@@ -62,9 +62,9 @@ def test_cap_over_two_workers(
         app.one.delay(f"early{number}", 0.05)
         app.one_late.delay(f"late{number}", 0.05)
         app.plain.delay(f"plain{number}")
-    journal.wait_finished(each, task="features.one_late", timeout=40)
-    journal.wait_finished(each + 2, task="features.one", timeout=40)
-    journal.wait_finished(each, task="features.plain", timeout=40)
+    journal.wait_finished(each, task="features.one_late")
+    journal.wait_finished(each + 2, task="features.one")
+    journal.wait_finished(each, task="features.plain")
     assert peak(run for run in journal.runs() if run.task.startswith("tests.support.apps.features.one")) == 1
     state.wait_empty()
 
@@ -149,8 +149,8 @@ def test_options_of_celery_work_with_ours(workers: Workers, journal: Journal, st
     for number in range(6):
         app.rated.delay(f"rated{number}")
         app.one.apply_async((f"later{number}", 0.05), countdown=0.5)
-    journal.wait_finished(6, task="features.one", timeout=40)
-    journal.wait_finished(6, task="features.rated", timeout=40)
+    journal.wait_finished(6, task="features.one")
+    journal.wait_finished(6, task="features.rated")
     assert journal.max_running(task="features.one") == 1
     assert journal.max_running(task="features.rated") <= 2
     assert sorted(journal.order(task="features.rated")) == [f"rated{number}" for number in range(6)]
@@ -183,7 +183,7 @@ def test_solo_without_an_event_loop_alternates_parked_tasks_with_messages(
 
     journal.let_go("hold")
 
-    journal.wait_finished(4 + 1 + COUNT + 3, timeout=WITHIN)
+    journal.wait_finished(4 + 1 + COUNT + 3)
     order = journal.order()
     assert [label for label in order if label.startswith("parked")] == [f"parked {number}" for number in range(COUNT)]
     assert order.index("later 2") < order.index(f"parked {COUNT - 1}")
@@ -199,14 +199,14 @@ def test_solo_worker_of_a_test_suite_runs_parked_tasks_at_once(server: EmbeddedS
     app.conf.update(throttle_url=server.url, worker_hijack_root_logger=False, result_backend="cache+memory://")
     one = task_maker(app)("one", base=Throttled, limit=1)
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
-        one.delay("first").get(timeout=WITHIN)
+        one.delay("first").get(timeout=HANGS_AFTER)
         limit = ThrottleControl(app).limit(one)
         limit.pause()
         results = [one.delay(str(number)) for number in range(COUNT)]
         state.wait_parked(COUNT)
         limit.resume()
-        assert results[-1].get(timeout=WITHIN) == str(COUNT - 1)
-        assert [result.get(timeout=WITHIN) for result in results] == [str(number) for number in range(COUNT)]
+        assert results[-1].get(timeout=HANGS_AFTER) == str(COUNT - 1)
+        assert [result.get(timeout=HANGS_AFTER) for result in results] == [str(number) for number in range(COUNT)]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
@@ -218,5 +218,5 @@ def test_a_run_that_was_terminated_is_not_remembered(
     app.app.control.revoke(first.id, terminate=True)
     until(lambda: app.hold_remembered.locked_by("order 1") is None)
     journal.let_go("order 1")
-    assert app.hold_remembered.delay("order 1").get(timeout=20) == "order 1"
+    assert app.hold_remembered.delay("order 1").get(timeout=HANGS_AFTER) == "order 1"
     state.wait_empty()

@@ -18,7 +18,7 @@ from celery_throttle.testing import ThrottleTest
 from tests.support.journal import Journal
 from tests.support.kit import assert_all_ended, new_app, task_maker
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 CUSTOM = "tests.support.apps.custom"
@@ -82,13 +82,13 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
     app = workers.start_app(CUSTOM, concurrency=2)
     # A worker that has just reported to be ready may not listen yet.
     limited = partial(app.app.control.time_limit, app.requested.name, hard=0.5, reply=True, limit=1, timeout=1)
-    [answer] = until(limited, timeout=20)
+    [answer] = until(limited)
     assert "ok" in next(iter(answer.values()))
 
     ends = []
     for label in ("direct", "resumed"):
         result = send(app, app.requested, label, label == "resumed", kwargs={"seconds": 1.5})
-        until(result.ready, timeout=20)
+        until(result.ready)
         ends.append(type(result.result).__name__)
 
     assert ends[0] == ends[1]
@@ -151,12 +151,17 @@ strategic = task_maker(APP)(
 @pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed"])
 def test_a_strategy_of_the_users(kit: ThrottleTest, parked: bool) -> None:
     with kit.hold(SINGLE) if parked else nullcontext():
-        result, later = strategic.delay(), strategic.apply_async(countdown=0.1)
+        result = strategic.delay()
         if parked:
             kit.assert_parked(result)
+        else:
+            result.get(timeout=HANGS_AFTER)
+            kit.assert_held(SINGLE, 0)
+        later = strategic.apply_async(countdown=0.1)
+        if parked:
             until(lambda: kit.control.limit(SINGLE).status().parked == 2)
     # A parked message comes by the strategy twice.
-    assert (result.get(timeout=20), later.get(timeout=20)) == (1 + parked, 1 + parked)
+    assert (result.get(timeout=HANGS_AFTER), later.get(timeout=HANGS_AFTER)) == (1 + parked, 1 + parked)
     assert {result.id, later.id} <= set(ACCEPTED)
     assert_all_ended(kit)
 
@@ -172,7 +177,7 @@ def test_a_parked_task_that_is_revoked_or_not_wanted_by_the_strategy(
         kit.assert_dropped(revoked)
         kit.assert_line(SINGLE, [unwanted, wanted])
         UNWANTED.add(unwanted.id)
-    assert wanted.get(timeout=20) == 2
+    assert wanted.get(timeout=HANGS_AFTER) == 2
     until(lambda: not (kit.control.holders() or kit.control.parked()))
     assert not {revoked.id, unwanted.id} & set(ACCEPTED)
     assert "Traceback" not in caplog.text

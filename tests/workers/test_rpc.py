@@ -11,11 +11,10 @@ from celery.exceptions import TaskRevokedError
 from celery_throttle import ConfigurationError, DuplicateTask, Throttled
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 ANSWERS = "tests.support.apps.answers"
-QUICKLY = 15.0
 NOWHERE = "redis://127.0.0.1:1/0"
 
 
@@ -85,18 +84,18 @@ def test_each_caller_gets_its_own_answer(app: Any, journal: Journal, state: Stat
     app.skip.delay("b")
     for skipped in (app.skip.delay("b"), app.app.send_task(app.skip.name, ("b",))):
         with pytest.raises(TaskRevokedError, match=r"^skipped: "):
-            skipped.get(timeout=QUICKLY)
+            skipped.get(timeout=HANGS_AFTER)
     assert app.ignored.delay("c").id == app.ignored.delay("c").id
     journal.let_go("a", "b", "c")
-    assert first.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
     journal.wait_finished(3)
 
     runs = journal.wait_begun(app.last.delay("d"))
     replaced, newest = app.last.delay("e"), app.last.delay("f")
     with pytest.raises(TaskRevokedError):
-        replaced.get(timeout=QUICKLY)
+        replaced.get(timeout=HANGS_AFTER)
     journal.let_go("d", "f")
-    assert [each.get(timeout=QUICKLY) for each in (runs, newest)] == ["d", "f"]
+    assert [each.get(timeout=HANGS_AFTER) for each in (runs, newest)] == ["d", "f"]
     state.wait_empty()
 
 
@@ -106,9 +105,9 @@ def test_a_duplicate_in_a_group_fails(app: Any, journal: Journal, state: State) 
     first, second = whole.results
     state.wait_parked(1)
     journal.let_go("a")
-    assert first.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=HANGS_AFTER) == "a"
     with pytest.raises(ConfigurationError, match=rf"Task {app.skip.name}: .*rpc://"):
-        second.get(timeout=QUICKLY)
+        second.get(timeout=HANGS_AFTER)
     assert journal.order() == ["a"]
-    until(lambda: app.skip.locked_by("a") is None, timeout=QUICKLY)
+    until(lambda: app.skip.locked_by("a") is None)
     state.wait_empty()

@@ -18,7 +18,7 @@ from celery_throttle.store.servers.client import make_client
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.tls import TlsFront, make_certificate
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import ROOT, Workers
 from tests.workers.conftest import FEATURES, greeting
 
@@ -125,6 +125,8 @@ def test_a_user_with_the_least_rights(
         state.wait_empty()
         assert client.pubsub_numsub(Keys("shop").wake)[0][1] == 2
 
+        until(lambda: "cmdstat_ping" in client.info("commandstats"))  # to a store that has nothing to report
+
         app.app.tasks["celery_throttle.reap"].apply_async()
         # A job that is stopped on its way to the child makes Celery's own warm shutdown wait for half a minute.
         until(lambda: re.search(r"celery_throttle\.reap\[\S+\] succeeded", first.log() + second.log()))
@@ -152,6 +154,6 @@ def test_two_projects_on_one_database(workers: Workers, journal: Journal) -> Non
     journal.wait_running(1, task="hooked")
     journal.let_all_go()
     for result in results:
-        result.get(timeout=20)
+        result.get(timeout=HANGS_AFTER)
     assert [len(journal.runs(task=task.name)) for task in tasks] == [4, 4]
     assert [journal.max_running(task=task.name) for task in tasks] == [1, 1]

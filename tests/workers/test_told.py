@@ -29,7 +29,7 @@ from celery_throttle.worker.reported.notices import Notices
 from tests.support.journal import Journal
 from tests.support.kit import begun, new_app, task_maker
 from tests.support.monitor import Monitor
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 TOLD = "tests.support.apps.told"
@@ -81,6 +81,11 @@ class Log:
         """Wait until a whole message is as in the pattern."""
         until(lambda: any(re.fullmatch(pattern, each) for each in self._caplog.messages), describe=self._text)
 
+    def seconds(self, pattern: str) -> float:
+        """Return the time from the first message that begins so to the last."""
+        times = [each.created for each in self._caplog.records if re.match(rf"{pattern}\b", each.getMessage())]
+        return max(times) - min(times)
+
     def counts(self, pattern: str) -> list[int]:
         """Return the number of tasks of each message that names one and counts the others."""
         lines = [each for each in self._caplog.messages if re.match(rf"{pattern}\b", each)]
@@ -88,10 +93,15 @@ class Log:
         return [1 + (int(found[1]) if found else 0) for found in others]
 
     def wait_counted(self, pattern: str, tasks: int) -> list[int]:
-        """Wait until messages count so many tasks; return the number of each, of which the first is one."""
-        until(lambda: sum(self.counts(pattern)) == tasks, timeout=60, describe=self._text)
-        assert self.counts(pattern)[0] == 1, "the first is logged at once"
-        return self.counts(pattern)
+        """Wait until messages count so many tasks, in one a second; return the number of each.
+
+        The first is logged at once, and counts one.
+        """
+        until(lambda: sum(self.counts(pattern)) == tasks, describe=self._text)
+        counts = self.counts(pattern)
+        assert counts[0] == 1
+        assert len(counts) <= 2 + self.seconds(pattern)
+        return counts
 
     def _text(self) -> str:
         return self._caplog.text
@@ -152,19 +162,18 @@ def test_a_flood_is_a_line_a_second(own_server: EmbeddedServer, log: Log) -> Non
                     one.delay("")
                 counts = log.wait_counted(r"Task told\.one\[\S+\] parked", MANY)
         assert asked == [len(counts)]
-        assert len(counts) < MANY / 10
-        assert len(log.wait_counted(r"Task told\.one\[\S+\] resumed", MANY)) < MANY / 10
+        log.wait_counted(r"Task told\.one\[\S+\] resumed", MANY)
 
 
 def test_many_slow_downs_and_unparkable_tasks_are_one_line_a_second_too(kit: ThrottleTest, log: Log) -> None:
     slow.delay()
     message = r"Task told\.slow\[\S+\] is rate limited: asked too often, again in 0\.001 s"
-    assert len(log.wait_counted(message, ROUNDS)) < ROUNDS / 3
+    log.wait_counted(message, ROUNDS)
     with kit.hold(crowd):
         for _ in range(2 + MANY):  # two may wait; a caller that sends by name is not stopped
             APP.send_task(crowd.name, [""])
         message = r"Task told\.crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
-        assert len(log.wait_counted(message, MANY)) < MANY / 10
+        log.wait_counted(message, MANY)
 
 
 def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -177,7 +186,7 @@ def test_disabled_log_needs_no_store_call(own_server: EmbeddedServer, caplog: py
         with throttle.hold(one):
             second = one.delay("")
             until(lambda: throttle.control.limit(one).status().parked == 1)
-        second.get(timeout=10)
+        second.get(timeout=HANGS_AFTER)
     assert asked == [0]
     assert not re.search(r"INFO|throttled|\] parked|resumed", caplog.text)
 
@@ -229,7 +238,7 @@ def test_parked_and_resumed(
         assert not heard("task_resumed")
         monitor.wait_for(second.id, "task-received", "throttle-parked")
         assert "throttle-resumed" not in monitor.types(second.id)
-    assert second.get(timeout=20) == "second", "the receivers that raise stop nothing"
+    assert second.get(timeout=HANGS_AFTER) == "second", "the receivers that raise stop nothing"
     ((sender, resumed),) = heard("task_resumed")
     assert 0 < resumed.pop("waited") < 30
     assert (sender, resumed) == (one.name, parked)
@@ -321,8 +330,7 @@ def test_reclaimed(
 
 def test_a_lost_lease(workers: Workers, journal: Journal) -> None:
     """A process that is frozen loses its lease."""
-    workers.conf["throttle_lease"] = 1
-    frozen = workers.start(TOLD, concurrency=1)
+    frozen = workers.start(TOLD, concurrency=1, conf={"throttle_lease": 1})
     app = workers.app(TOLD)
     first = journal.wait_begun(app.hold.delay("first"))
     frozen.freeze()
@@ -331,7 +339,7 @@ def test_a_lost_lease(workers: Workers, journal: Journal) -> None:
     frozen.thaw()
     need = {"limit": app.hold.name, "key": None, "permits": 1}
     lost = {"task_id": first.id, "task_name": app.hold.name, "needs": [need]}
-    told = until(lambda: [each for each in journal.events() if each["event"] == "lease_lost"], timeout=20)
+    told = until(lambda: [each for each in journal.events() if each["event"] == "lease_lost"])
     assert [(each["sender"], each["what"]) for each in told] == [(app.hold.name, lost)]
     journal.let_go("first", "next")
 
@@ -404,7 +412,7 @@ def test_which_limits_and_keys_a_span_has(spans: Spans, kit: ThrottleTest) -> No
         kit.assert_parked(call.delay(tenant_id="acme"))
         APP.send_task(call.name, ["zeta"])  # whose publisher has left out its keys
         for each in (plain, same, train, once):
-            each.delay("a").get(timeout=20)
+            each.delay("a").get(timeout=HANGS_AFTER)
     until(lambda: len(spans.marks()) == 7)
 
     def marked(name: str, **values: list[str]) -> tuple[str, dict[str, list[str]]]:
@@ -423,15 +431,16 @@ def test_how_long_the_task_of_a_span_waited(spans: Spans, kit: ThrottleTest) -> 
         parked_at = time.monotonic()
         until(lambda: time.monotonic() - parked_at > 0.3)
         shortest = time.monotonic() - parked_at
-    result.get(timeout=20)
+    result.get(timeout=HANGS_AFTER)
     longest = time.monotonic() - began
     until(lambda: len(spans.waits()) == 2)
+    kit.assert_held(alone, 0)
     alone.apply_async(retries=1)
     until(lambda: len(spans.waits()) == 3)
 
     waited, retried, at_once = spans.waits()
     assert shortest * 1000 - 1 <= waited <= longest * 1000
-    assert retried == 0  # which has the headers of the attempt that waited
+    assert retried != waited  # though it has the headers of the attempt that waited; on a slow machine it waits, too
     assert at_once == 0
 
 

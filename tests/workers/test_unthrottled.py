@@ -21,6 +21,7 @@ from celery_throttle.worker import parked_leftovers
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.journal import Journal
 from tests.support.state import State
+from tests.support.waiting import HANGS_AFTER
 from tests.support.workers import Workers
 from tests.workers.conftest import FEATURES
 
@@ -159,11 +160,11 @@ def test_worker_runs_tasks_and_logs_it_once(
     with start_worker(app, pool=pool, loglevel="INFO", concurrency=2, perform_ping_check=False, shutdown_timeout=20):
         results = [tasks["work"].delay(number) for number in range(5)]
         once = [tasks["once"].delay(7), tasks["once"].apply_async((7,), throttle={"on_conflict": "raise"})]
-        assert [result.get(timeout=20) for result in results] == [0, 1, 2, 3, 4]
-        assert [result.get(timeout=20)[:2] for result in once] == [[7, None]] * 2
+        assert [result.get(timeout=HANGS_AFTER) for result in results] == [0, 1, 2, 3, 4]
+        assert [result.get(timeout=HANGS_AFTER)[:2] for result in once] == [[7, None]] * 2
         with pytest.raises(Exception, match=r"limited raised RateLimited .*throttle_enabled is False"):
-            tasks["limited"].delay().get(timeout=20)
-        assert tasks["celery_throttle.reap"].delay().get(timeout=20) in (0, None)
+            tasks["limited"].delay().get(timeout=HANGS_AFTER)
+        assert tasks["celery_throttle.reap"].delay().get(timeout=HANGS_AFTER) in (0, None)
     assert tasks["celery_throttle.reap"].apply().get() == 0
     assert settings_of(app).url == url
     assert redis.keys() == []
@@ -217,7 +218,7 @@ def test_drained_tasks_run_on_a_worker_that_does_not_throttle(workers: Workers, 
     assert control.drain(by="ana") == (Drained("celery", 6, 0),)
     state.wait_empty()
     workers.start(FEATURES, concurrency=1, conf=OFF)
-    assert [each.get(timeout=20) for each in (*results, whole)] == list("abcdg")
+    assert [each.get(timeout=HANGS_AFTER) for each in (*results, whole)] == list("abcdg")
     assert "".join(journal.order()) == "abcdefg"
 
 
