@@ -11,6 +11,7 @@
     ``ResultLost``: the first call of a remembered task has succeeded, and the result backend could not keep its result.
     ``StoreInUse``: the data of the store was not deleted, because workers, parked tasks or holders need it.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
+    ``UnusableMessage``: a message that no worker can run; its task fails.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "StoreInUse",
     "StoreUnavailable",
     "ThrottleError",
+    "UnusableMessage",
     "WrongArguments",
 ]
 
@@ -157,3 +159,7 @@ class StoreInUse(ThrottleError):
 
 class StoreUnavailable(ThrottleError):
     """The store did not answer in time, or refused the call."""
+
+
+class UnusableMessage(ThrottleError, ValueError):
+    """A message has a value that its task cannot run with, or that the store refuses; the text has both."""

@@ -64,6 +64,14 @@ class Tally:
         if needs:
             self._of(needs)[place] += 1
 
+    def calls_if_due(self, store: Store, now: float) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that send the counts with the next call; none if they are not due, or cannot be written."""
+        try:
+            return self.calls_to_send(store) if self.due(now) else []
+        except Exception:  # an error must not keep back the call that they go with
+            logger.exception("celery_throttle: counts of this worker are lost")
+            return []
+
     def due(self, now: float) -> bool:
         """Return whether the counts have to be sent with the next call."""
         if not self._counts:
