@@ -159,10 +159,20 @@ class Running:
 
     def _died(self, run: Run, error: BaseException) -> None:
         # Also after a body: the result backend was away, say. The message is not acknowledged, and is delivered again.
-        if run in self.runs:
-            trace = error if may_pass(error) else None  # else a value in its message is the reason
-            logger.error("Task %s[%s] ended without an outcome: %r", run.request.name, run.id, error, exc_info=trace)
-            state.task_ready(run.request)
+        if run not in self.runs:
+            return
+        by_a_value = isinstance(error, Exception) and not may_pass(error)
+        logger.error(
+            "Task %s[%s] ended without an outcome: %r",
+            *(run.request.name, run.id, error),
+            exc_info=None if by_a_value else error,
+        )
+        state.task_ready(run.request)
+        if by_a_value:  # no other run of this message could store its outcome either
+            self._over(run)
+            self._blocked.ended(run)
+            self._fail_over(run, error)
+        else:
             self._ended(run, Result.NOTHING)
 
     def _limited(self, run: Run, error: RateLimited) -> None:
