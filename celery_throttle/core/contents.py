@@ -18,7 +18,6 @@ __all__ = ["attempt_of", "check_links", "check_stamps", "check_time_limits", "ro
 _LONGEST_ID = 1000
 #: More than any task has retries, because a task that `replace` sends counts its retries from 0 again.
 _REPLACED = 1 << 20
-_NO_LIMITS = ((None, None), [None, None])
 
 
 def stored_id(task_id: object) -> str:
@@ -58,9 +57,7 @@ def _counted(name: str, value: object) -> int:
 
 
 def check_time_limits(limits: object) -> None:
-    """Raise `UnusableMessage` unless a pool can use the time limits of a message."""
-    if not limits or limits in _NO_LIMITS:
-        return
+    """Raise `UnusableMessage` unless a pool can use these time limits of a message."""
     if not isinstance(limits, (list, tuple)) or len(limits) != 2 or not all(map(_is_time, limits)):  # noqa: PLR2004
         raise _unusable("timelimit", limits, "two numbers of seconds or nulls")
 
@@ -70,11 +67,9 @@ def _is_time(value: object) -> bool:
 
 
 def check_stamps(headers: Mapping[str, Any]) -> None:
-    """Raise `UnusableMessage` unless Celery can compare the stamps of a message with those that were revoked."""
+    """Raise `UnusableMessage` unless Celery can compare the stamps of a message, if any, with those revoked."""
     names = headers.get("stamped_headers")
-    if not names:
-        return
-    if not isinstance(names, (list, tuple)) or not all(isinstance(each, str) for each in names):
+    if names and (not isinstance(names, (list, tuple)) or not set(map(type, names)) <= {str}):
         raise _unusable("stamped_headers", names, "a list of names")
     stamps = headers.get("stamps")
     if stamps and not isinstance(stamps, Mapping):
@@ -83,7 +78,7 @@ def check_stamps(headers: Mapping[str, Any]) -> None:
 
 def check_links(links: object) -> None:
     """Raise `UnusableMessage` unless the third part of a body (links, chain, chord) can be used."""
-    if links and (not isinstance(links, dict) or not all(isinstance(each, str) for each in links)):
+    if not isinstance(links, dict) or not set(map(type, links)) <= {str}:
         raise _unusable("embed (the third part of its body)", links, "an object")
 
 

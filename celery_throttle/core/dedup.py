@@ -39,6 +39,7 @@ PER_CALL = ("unique_on", "on_conflict")
 
 _NEWEST = ("replace", "keep_last")
 _IDENTITY = re.compile(rf"[0-9a-f]{{{IDENTITY_LENGTH}}}")
+_CLAIM = re.compile(r"[0-9]{1,16}")
 #: The largest whole number that Lua has exactly.
 _MOST_CLAIM = 2**53 - 1
 
@@ -135,9 +136,9 @@ class Dedup:
         identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
         if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or conflict not in get_args(OnConflict):
             return None
-        claim = claim if isinstance(claim, str) and _is_claim(claim) else "0"
+        claim = claim if isinstance(claim, str) and _CLAIM.fullmatch(claim) and int(claim) <= _MOST_CLAIM else "0"
         first = header.get("first")
-        first = first if isinstance(first, str) and stored_id(first) == first else ""
+        first = first if isinstance(first, str) and first and stored_id(first) == first else ""
         return LockPlan(identity, replace(self, on_conflict=conflict), claim, first)  # type: ignore[arg-type]
 
     def for_call(self, task_name: str, options: object) -> Dedup:
@@ -161,10 +162,6 @@ class Dedup:
             changed = replace(changed, on_conflict=conflict)
         _check_together(task_name, changed)
         return changed
-
-
-def _is_claim(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_CLAIM)) and int(text) <= _MOST_CLAIM
 
 
 def task_dedup(task_name: str, singleton: object, options: Mapping[str, object]) -> Dedup | None:

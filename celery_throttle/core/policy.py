@@ -159,6 +159,14 @@ class Policy:
         return any(limit.rates for limit in self.limits)
 
     @cached_property
+    def _keyed(self) -> tuple[str, ...]:
+        return tuple(limit.name for limit in self.limits if limit.key)
+
+    @cached_property
+    def _takes_turns(self) -> bool:
+        return any(limit.fair_by for limit in self.limits)
+
+    @cached_property
     def crowds(self) -> bool:
         """Whether one of the limits has ``max_parked``."""
         return any(limit.max_parked for limit in self.limits)
@@ -210,7 +218,7 @@ class Policy:
         cost, keys = self.cost if isinstance(self.cost, int) else values["cost"], values.get("keys", {})
         buckets = [limit.bucket(keys[limit.name] if limit.key else None) for limit in self.limits]
         reserved = values.get("reserved")
-        booked = next((bucket for bucket in buckets if bucket.text == reserved), None)
+        booked = next((bucket for bucket in buckets if bucket.text == reserved), None) if reserved else None
         fair = [bucket for bucket, limit in zip(buckets, self.limits, strict=True) if limit.fair_by]
         return Needs(
             tuple(bucket.text for bucket in buckets),
@@ -225,12 +233,11 @@ class Policy:
         found: Any = header if isinstance(header, dict) else {}
         given, cost, fair = found.get("keys"), found.get("cost"), found.get("fair")
         values: Values = {}
-        names = [limit.name for limit in self.limits if limit.key]
-        if names:
-            if not isinstance(given, dict) or not all(_is_key_text(given.get(name)) for name in names):
+        for name in self._keyed:
+            if not isinstance(given, dict) or not _is_key_text(given.get(name)):
                 return None
-            values["keys"] = {name: given[name] for name in names}
-        if any(limit.fair_by for limit in self.limits):
+            values.setdefault("keys", {})[name] = given[name]
+        if self._takes_turns:
             if not _is_fair(fair):
                 return None
             values["fair"] = fair

@@ -228,7 +228,7 @@ class Admission:
 
     def _is_due(self, calls: Calls, slots: int) -> bool:
         """Return whether the call has to be sent now, with so many slots."""
-        if calls.urgent or (calls.hungry and slots):
+        if calls.outbox.urgent or calls.sifting.pending or (calls.hungry and slots):
             return True
         if not calls.outbox.lazy:
             return False

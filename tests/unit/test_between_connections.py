@@ -13,6 +13,7 @@ from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.worker.gate import Gate
 from celery_throttle.worker.runs import WHY, Content, Run
 from celery_throttle.worker.stopping import Stopping
+from celery_throttle.worker.store_side.sifting import Sifting
 from tests.support.timers import Timers
 from tests.unit.runs import request_of
 
@@ -110,8 +111,8 @@ def test_unwritable_failure_without_connection_is_left_to_broker(*, connected: b
 def test_permit_to_give_back_has_a_timer_after_a_lost_connection() -> None:
     """Celery empties the hub's timer when the connection is lost."""
     worker = Worker(plain)
-    box = SimpleNamespace(lazy=True)
-    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None, urgent=False)
+    box = SimpleNamespace(urgent=False, lazy=True)
+    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None, sifting=Sifting())
     timers = []
     for lost in (False, False, True):
         if lost:

@@ -41,7 +41,7 @@ def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: 
 
     outbox = SimpleNamespace(has_bytes=lambda fewest: size >= fewest, next_batch=next_batch)
     calls: Any = SimpleNamespace(number=0, hungry=True, outbox=outbox, _call_of=lambda batch: batch, _ask=nothing)
-    calls._slow, calls._patience, calls._sifting, calls._gate = False, Patience(), Sifting(), None
+    calls._slow, calls._patience, calls.sifting, calls._gate = False, Patience(), Sifting(), None
     hungry = []
     for _ in range(3):
         Calls.send(calls, 2)

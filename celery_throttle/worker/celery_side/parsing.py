@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.contents import attempt_of, check_links, check_stamps, check_time_limits, rounds_of, stored_id
 from celery_throttle.core.policy import NOTHING, needs_again
 from celery_throttle.errors import UnusableMessage
+from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import call_from, header_of, plan_of
 from celery_throttle.worker.runs import Content
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import Grant
 
 __all__ = ["content_of", "content_of_parked", "expiring", "needs_of"]
+
+#: The time limits of most messages.
+_NO_LIMITS = ((None, None), [None, None])
 
 
 def content_of(request: Any, policy: Policy | None, dedup: Dedup | None, sites: Sites) -> Content:
@@ -46,7 +50,9 @@ def content_of(request: Any, policy: Policy | None, dedup: Dedup | None, sites: 
         attempt = attempt_of(headers.get("retries"), headers.get("replaced_task_nesting"))
     except UnusableMessage as error:
         raise _named(request, error) from None
-    header = header_of(request)
+    header = headers.get(HEADER)
+    if not isinstance(header, dict):
+        header = {}
     needs = NOTHING
     if policy is not None:
         needs = needs_of(task, policy, header, request, starts_again=bool(attempt)).bound(sites)
@@ -81,10 +87,16 @@ def content_of_parked(request: Any, grant: Grant) -> Content:
 
 
 def _check(request: Any, headers: Mapping[str, Any]) -> None:
-    """Check the values that Celery reads of each request when it starts or ends."""
-    check_time_limits(request.time_limits)
-    check_stamps(headers)
-    check_links(request._payload[2])  # noqa: SLF001 - as Celery has it
+    """Check the values that Celery reads of each request when it starts or ends; most messages have none of them."""
+    limits = request.time_limits
+    if limits and limits not in _NO_LIMITS:
+        check_time_limits(limits)
+    if headers.get("stamped_headers"):
+        check_stamps(headers)
+    # Not `_payload`, a property whose first use takes long.
+    links = request._Request__payload[2]  # noqa: SLF001
+    if links:
+        check_links(links)
 
 
 def _named(request: Any, error: UnusableMessage) -> UnusableMessage:

@@ -65,6 +65,7 @@ class Calls:
     Attributes:
         saving: as given.
         outbox: the rows of the next call.
+        sifting: the rows of refused calls, which go first.
         tally: counts, which are sent now and then.
         queues: the queues whose tasks this worker starts.
         held: the permits that the store counts as held here, by the nonce in the store.
@@ -95,7 +96,7 @@ class Calls:
         self.saving = saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
-        self._sifting = Sifting()
+        self.sifting = Sifting()
         self.tally = Tally()
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
@@ -138,17 +139,12 @@ class Calls:
     @property
     def has_to_send(self) -> bool:
         """Whether there may be rows to send or tasks to ask for, and a call can be sent."""
-        return self.free and (self.hungry or self.outbox.lazy or self.urgent)
-
-    @property
-    def urgent(self) -> bool:
-        """Whether there are rows that have to be sent at once."""
-        return self.outbox.urgent or self._sifting.pending
+        return self.free and (self.hungry or self.outbox.lazy or self.outbox.urgent or self.sifting.pending)
 
     @property
     def idle(self) -> bool:
         """Whether no row waits to be sent, and no call to be answered."""
-        return self._under_way is None and not self.urgent and not self.outbox.lazy
+        return self.answered and not (self.outbox.urgent or self.outbox.lazy or self.sifting.pending)
 
     @property
     def answered(self) -> bool:
@@ -172,13 +168,16 @@ class Calls:
         self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(FEWEST_BYTES)
         self.hungry = self._slow or (self.hungry and not slots)
         slots = 0 if self._slow else slots
-        if (piece := self._sifting.next()) is not None:
-            batch, self.hungry = piece, self.hungry or slots > 0
+        if self.sifting.pending:
+            batch, self.hungry = self.sifting.next(), self.hungry or slots > 0
         else:
             batch = self.outbox.next_batch(slots, self._patience.most_bytes)
             self.freed, self.lazy_since = 0, None
-        call = self._sifting.written(batch, self._call_of, partial(blame, self._gate))
-        if call is None:
+        try:
+            call = self._call_of(batch)
+        except Exception:
+            logger.exception("celery_throttle: a call cannot be written")
+            self.sifting.unwritten(batch, self._call_of, partial(blame, self._gate))
             return
         self.offered, self._under_way = batch.exchange.slots, (batch, call)
         self._sent = self._late = 0
@@ -192,13 +191,13 @@ class Calls:
         if self._under_way is not None:
             self.asked_at = monotonic()
             self._sent += 1
-            counted = self.tally.calls_if_due(self.store, self.asked_at)
+            counted = self.tally.calls_or_none(self.store) if self.tally.due(self.asked_at) else []
             self.link.send(self._under_way[1], self._answered, *counted, patience=self._patience.seconds)
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left to report, except for rows that the store refuses."""
-        refusable = not self.paused and (self._sifting.pending or bool(returning(self.outbox.arrived)))
+        refusable = not self.paused and (self.sifting.pending or bool(returning(self.outbox.arrived)))
         return self._under_way is None and not (self.outbox.reports or self.outbox.lazy or refusable)
 
     def hurry(self) -> None:
@@ -346,7 +345,7 @@ class Calls:
             self.outbox.unread(task, why)
         if not reply.hints:
             self._listener.published(allowed=False)
-        if found := self._sifting.accepted():
+        if self.sifting.pending and (found := self.sifting.accepted()):
             blame(self._gate, *found)
         self._gate.answered(reply, self.group)
 
@@ -368,7 +367,7 @@ class Calls:
         runs: list[Run] = []
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
-            if self._sifting.refused(batch, error):
+            if self.sifting.refused(batch, error):
                 logger.warning("celery_throttle: the store refused a call, looking for the task: %s", error)
                 self._count_error()
                 return

@@ -6,7 +6,6 @@ server (no memory, a replica, no rights) is none of this.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import deque
 from typing import TYPE_CHECKING
@@ -18,11 +17,7 @@ from celery_throttle.worker.store_side.outbox import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.store.scripts import Call
-
 __all__ = ["Sifting", "is_about_content"]
-
-logger = logging.getLogger(__name__)
 
 #: The codes of refusals for the state of a server, which may be anywhere in an error of a script.
 _STATES = re.compile(
@@ -38,31 +33,33 @@ def is_about_content(error: Exception) -> bool:
 
 
 class Sifting:
-    """Keeps the pieces of refused calls, which are sent before all other rows, one piece a call."""
+    """Keeps the pieces of refused calls, which are sent before all other rows, one piece a call.
+
+    Attributes:
+        pending: whether there is a piece to send.
+    """
 
     def __init__(self) -> None:
         self._pieces: deque[Batch] = deque()
         self._suspect: tuple[Batch, Exception] | None = None
+        self.pending = False
 
-    @property
-    def pending(self) -> bool:
-        """Whether there is a piece to send."""
-        return bool(self._pieces) or self._suspect is not None
-
-    def next(self) -> Batch | None:
-        """Return the next piece, None if there is none.
+    def next(self) -> Batch:
+        """Return the next piece that is pending.
 
         While a row is suspected that is a call without rows. If the store refuses this, too, the row is not the reason.
         """
         if self._suspect is not None:
             return Batch.empty()
-        return self._pieces.popleft() if self._pieces else None
+        piece = self._pieces.popleft()
+        self.pending = bool(self._pieces)
+        return piece
 
     def refused(self, batch: Batch, error: Exception) -> bool:
         """Take the rows of a refused call; return False, and take none, if they are not the reason."""
         if self._suspect is not None:
             self._pieces.appendleft(self._suspect[0])
-            self._suspect = None
+            self._suspect, self.pending = None, True
             return False
         if not batch.size or not is_about_content(error):
             return False
@@ -70,21 +67,18 @@ class Sifting:
             self._suspect = batch, error
         else:
             self._pieces.extendleft(reversed(batch.halves()))
+        self.pending = True
         return True
 
     def accepted(self) -> tuple[Batch, Exception] | None:
         """Return the row that the store refuses, and its error, if the call that was accepted proves that."""
-        found, self._suspect = self._suspect, None
+        found, self._suspect, self.pending = self._suspect, None, bool(self._pieces)
         return found
 
-    def written(
-        self, batch: Batch, write: Callable[[Batch], Call], blame: Callable[[Batch, Exception], None]
-    ) -> Call | None:
-        """Return the call of these rows; if none can be written, keep each row by itself, and blame those that fail."""
-        try:
-            return write(batch)
-        except Exception:
-            logger.exception("celery_throttle: a call cannot be written")
+    def unwritten(
+        self, batch: Batch, write: Callable[[Batch], object], blame: Callable[[Batch, Exception], None]
+    ) -> None:
+        """Keep each row of a call that cannot be written, by itself, and blame the rows that fail."""
         for row in batch.rows():
             try:
                 write(row)
@@ -92,4 +86,4 @@ class Sifting:
                 blame(row, error)
             else:
                 self._pieces.append(row)
-        return None
+        self.pending = bool(self._pieces)

@@ -64,10 +64,10 @@ class Tally:
         if needs:
             self._of(needs)[place] += 1
 
-    def calls_if_due(self, store: Store, now: float) -> list[tuple[Call, Callable[[Any], None]]]:
-        """Return the calls that send the counts with the next call; none if they are not due, or cannot be written."""
+    def calls_or_none(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that send the counts with another call; none if they cannot be written."""
         try:
-            return self.calls_to_send(store) if self.due(now) else []
+            return self.calls_to_send(store)
         except Exception:  # an error must not keep back the call that they go with
             logger.exception("celery_throttle: counts of this worker are lost")
             return []
