@@ -161,18 +161,16 @@ class Running:
         # Also after a body: the result backend was away, say. The message is not acknowledged, and is delivered again.
         if run not in self.runs:
             return
-        by_a_value = isinstance(error, Exception) and not may_pass(error)
-        logger.error(
-            "Task %s[%s] ended without an outcome: %r",
-            *(run.request.name, run.id, error),
-            exc_info=None if by_a_value else error,
-        )
+        text, task = "Task %s[%s] ended without an outcome: %r", (run.request.name, run.id, error)
         state.task_ready(run.request)
-        if by_a_value:  # no other run of this message could store its outcome either
+        if isinstance(error, Exception) and not may_pass(error):
+            # A value of its message is the reason, so no other run of it could store an outcome either.
+            logger.error(text, *task)
             self._over(run)
             self._blocked.ended(run)
             self._fail_over(run, error)
         else:
+            logger.error(text, *task, exc_info=error)
             self._ended(run, Result.NOTHING)
 
     def _limited(self, run: Run, error: RateLimited) -> None:

@@ -169,8 +169,9 @@ def _celery_takes(message: dict[str, Any]) -> bool:
         hash(raw_message["headers"]["task"])
         if not isinstance(raw_message["properties"]["delivery_info"], dict):
             return False  # kombu itself writes into it
-        received = Message(raw_message, channel=_Decoder(), accept={"application/json"})
-        request = Request(received, app=app, task=app.tasks["any"], hostname="h")
+        channel: Any = _Decoder()
+        received = Message(raw_message, channel=channel, accept={"application/json"})
+        request: Any = Request(received, app=app, task=app.tasks["any"], hostname="h")
         {request.id}  # noqa: B018 - Celery has sets of ids
         str(request.name)
         if request.expires:

@@ -94,8 +94,8 @@ def _check(request: Any, headers: Mapping[str, Any]) -> None:
     if headers.get("stamped_headers"):
         check_stamps(headers)
     # Not `_payload`, a property whose first use takes long.
-    links = request._Request__payload[2]  # noqa: SLF001
-    if links:
+    payload = getattr(request, "_Request__payload", None) or request._payload  # noqa: SLF001
+    if links := payload[2]:
         check_links(links)
 
 
