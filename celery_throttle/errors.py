@@ -11,6 +11,7 @@
     ``ResultLost``: the first call of a remembered task has succeeded, and the result backend could not keep its result.
     ``StoreInUse``: the data of the store was not deleted, because workers, parked tasks or holders need it.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
+    ``UnusableMessage``: a message that no worker can run; its task fails.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "StoreInUse",
     "StoreUnavailable",
     "ThrottleError",
+    "UnusableMessage",
     "WrongArguments",
 ]
 
@@ -166,3 +168,7 @@ class NotAwaited(UserWarning):
     ``warnings.filterwarnings("ignore", category=NotAwaited)`` turns it off, for a program that only publishes and
     cannot see that its workers have a pool that awaits.
     """
+
+
+class UnusableMessage(ThrottleError, ValueError):
+    """A message has a value that its task cannot run with, or that the store refuses; the text has both."""

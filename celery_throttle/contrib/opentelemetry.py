@@ -13,7 +13,8 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import call_of, policies_of
+from celery_throttle.tasks.registry import policies_of
+from celery_throttle.worker.celery_side.parsing import needs_of
 from celery_throttle.worker.celery_side.wait_header import show_waits, waited
 from celery_throttle.worker.lock_plans import header_of
 
@@ -93,11 +94,8 @@ def _buckets_of(task: Any) -> list[Bucket]:
     policy = policies_of(task.app).get(str(task.name))
     if policy is None:
         return []
-    values = header_of(task.request)
     try:
-        if policy.varies and not policy.carried(values):
-            values = policy.values(call_of(task, task.request.args, task.request.kwargs, task.request.headers))
-        needs = policy.needs(values) if policy.varies else policy.same
+        needs = needs_of(task, policy, header_of(task.request), task.request)
     except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []
     if any(limit.per for limit in policy.limits):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.core.checks import one_of, seconds
+from celery_throttle.core.contents import stored_id
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of
 from celery_throttle.core.json_text import quote, write
 from celery_throttle.errors import ConfigurationError
@@ -36,6 +38,10 @@ DEDUP_OPTIONS = ("unique_on", "lock_until", "on_conflict", "remember", "lock_ttl
 PER_CALL = ("unique_on", "on_conflict")
 
 _NEWEST = ("replace", "keep_last")
+_IDENTITY = re.compile(rf"[0-9a-f]{{{IDENTITY_LENGTH}}}")
+_CLAIM = re.compile(r"[0-9]{1,16}")
+#: The largest whole number that Lua has exactly.
+_MOST_CLAIM = 2**53 - 1
 
 
 @dataclass(frozen=True)
@@ -128,11 +134,11 @@ class Dedup:
     def carried(self, header: Mapping[str, object]) -> LockPlan | None:
         """Return the plan in the header of a message, None if the header has no valid plan."""
         identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
-        if not isinstance(identity, str) or len(identity) != IDENTITY_LENGTH or conflict not in get_args(OnConflict):
+        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or conflict not in get_args(OnConflict):
             return None
-        claim = claim if isinstance(claim, str) and claim.isdecimal() else "0"
+        claim = claim if isinstance(claim, str) and _CLAIM.fullmatch(claim) and int(claim) <= _MOST_CLAIM else "0"
         first = header.get("first")
-        first = first if isinstance(first, str) else ""
+        first = first if isinstance(first, str) and first and stored_id(first) == first else ""
         return LockPlan(identity, replace(self, on_conflict=conflict), claim, first)  # type: ignore[arg-type]
 
     def for_call(self, task_name: str, options: object) -> Dedup:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from celery_throttle.core.buckets import OPEN, Bucket
 from celery_throttle.core.checks import is_whole, whole
@@ -15,7 +15,7 @@ from celery_throttle.core.limits import MOST_STEP
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
     from celery_throttle.core.arguments import TaskCall
@@ -27,6 +27,7 @@ __all__ = [
     "NOTHING",
     "Needs",
     "Policy",
+    "Values",
     "costs_of",
     "key_text",
     "limits_of",
@@ -109,6 +110,22 @@ def needs_again(text: str) -> Needs:
     return Needs(tuple(bucket.text for bucket, _ in costs_of(text)), text, booked="b:" in text) if text else NOTHING
 
 
+class Values(TypedDict, total=False):
+    """The values of a call on which its needs depend, each of them valid.
+
+    Attributes:
+        keys: by the name of the limit.
+        fair: the value of ``fair_by``, and the step of its turn.
+        cost: where it is computed.
+        reserved: the bucket in which the start was booked in advance.
+    """
+
+    keys: dict[str, str]
+    fair: list[Any]
+    cost: int
+    reserved: str
+
+
 @dataclass(frozen=True)
 class Policy:
     """The limits of a task, and the options that belong to them.
@@ -142,11 +159,19 @@ class Policy:
         return any(limit.rates for limit in self.limits)
 
     @cached_property
+    def _keyed(self) -> tuple[str, ...]:
+        return tuple(limit.name for limit in self.limits if limit.key)
+
+    @cached_property
+    def _takes_turns(self) -> bool:
+        return any(limit.fair_by for limit in self.limits)
+
+    @cached_property
     def crowds(self) -> bool:
         """Whether one of the limits has ``max_parked``."""
         return any(limit.max_parked for limit in self.limits)
 
-    def most_parked(self, values: Mapping[str, Any]) -> list[tuple[Bucket, int]]:
+    def most_parked(self, values: Values) -> list[tuple[Bucket, int]]:
         """Return the buckets that have ``max_parked``, for a call with these values, each with its number."""
         keys = values.get("keys", {})
         return [
@@ -160,8 +185,8 @@ class Policy:
         """The needs of every call, if they do not depend on the arguments."""
         return self.needs({})
 
-    def values(self, call: TaskCall) -> dict[str, Any]:
-        """Return the values that depend on the arguments of a call, for a message: ``keys``, ``fair``, ``cost``.
+    def values(self, call: TaskCall) -> Values:
+        """Return the values that depend on the arguments of a call, for a message.
 
         Raises:
             ConfigurationError: an argument is missing, or has a wrong type or value.
@@ -173,7 +198,7 @@ class Policy:
             except ConfigurationError as error:
                 raise call.wrong(str(error).replace("key", option, 1)) from None
 
-        values: dict[str, Any] = {}
+        values: Values = {}
         keys = {limit.name: text_of("key", call.read("key", limit.key)) for limit in self.limits if limit.key}
         if keys:
             values["keys"] = keys
@@ -188,32 +213,39 @@ class Policy:
             values["cost"] = whole(f"Task {call.task_name}: cost", call.read("cost", self.cost), most=MOST_COST)
         return values
 
-    def needs(self, values: Mapping[str, Any]) -> Needs:
+    def needs(self, values: Values) -> Needs:
         """Return the needs of a call with these values."""
-        cost, keys = values.get("cost", self.cost), values.get("keys", {})
+        cost, keys = self.cost if isinstance(self.cost, int) else values["cost"], values.get("keys", {})
         buckets = [limit.bucket(keys[limit.name] if limit.key else None) for limit in self.limits]
         reserved = values.get("reserved")
-        booked = Bucket.parse(reserved) if reserved else None
+        booked = next((bucket for bucket in buckets if bucket.text == reserved), None) if reserved else None
         fair = [bucket for bucket, limit in zip(buckets, self.limits, strict=True) if limit.fair_by]
         return Needs(
             tuple(bucket.text for bucket in buckets),
             needs_text([(bucket, cost) for bucket in buckets], booked),
             turn=(fair[0].text, *values["fair"]) if fair else None,
             wait_ms=None if self.start_deadline is None else round(self.start_deadline * 1000),
-            booked=booked in buckets,
+            booked=booked is not None,
         )
 
-    def carried(self, values: object) -> bool:
-        """Return whether these values, from a message, are valid and complete."""
-        if not isinstance(values, dict):
-            return False
-        keys, cost, fair = values.get("keys", {}), values.get("cost", 1), values.get("fair")
-        return (
-            isinstance(keys, dict)
-            and all(isinstance(keys.get(limit.name), str) for limit in self.limits if limit.key)
-            and (isinstance(self.cost, int) or ("cost" in values and is_whole(cost, most=MOST_COST)))
-            and (not any(limit.fair_by for limit in self.limits) or _is_fair(fair))
-        )
+    def carried(self, header: object) -> Values | None:
+        """Return the values in the header of a message that count for this task; None if one is missing or invalid."""
+        found: Any = header if isinstance(header, dict) else {}
+        given, cost, fair = found.get("keys"), found.get("cost"), found.get("fair")
+        values: Values = {}
+        for name in self._keyed:
+            if not isinstance(given, dict) or not _is_key_text(given.get(name)):
+                return None
+            values.setdefault("keys", {})[name] = given[name]
+        if self._takes_turns:
+            if not _is_fair(fair):
+                return None
+            values["fair"] = fair
+        if not isinstance(self.cost, int):
+            if not is_whole(cost, most=MOST_COST):
+                return None
+            values["cost"] = cost
+        return values
 
 
 def limits_of(policies: Iterable[Policy]) -> dict[str, Limit]:
@@ -228,7 +260,7 @@ def key_text(value: object) -> str:
     Raises:
         ConfigurationError: the value has a type that cannot be compared.
     """
-    if type(value) is str and value.isprintable() and 0 < len(value) <= _LONGEST_KEY:
+    if type(value) is str and _is_key_text(value):
         return value
     if type(value) is int:
         return str(value)
@@ -241,8 +273,12 @@ def key_text(value: object) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _is_key_text(text: object) -> bool:
+    """Return whether a text can be what `key_text` returns."""
+    return isinstance(text, str) and 0 < len(text) <= _LONGEST_KEY and text.isprintable()
+
+
 def _is_fair(fair: object) -> bool:
-    match fair:
-        case [str(), int(step)]:
-            return 1 <= step <= MOST_STEP
-    return False
+    return (
+        isinstance(fair, list) and len(fair) == 2 and _is_key_text(fair[0]) and is_whole(fair[1], most=MOST_STEP)  # noqa: PLR2004
+    )

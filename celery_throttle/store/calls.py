@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from celery_throttle.core.contents import stored_id
 from celery_throttle.core.history import RINGS, Ring
 from celery_throttle.core.json_text import write
 from celery_throttle.core.queues import code_of_broker
@@ -156,15 +157,15 @@ class Store:
 
     def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
         """Claim an identity lock for a task about to be published; the lock lasts at least ``least`` seconds."""
-        return self._call("claim", task, lock, int(least * 1000), int(awaited))
+        return self._call("claim", stored_id(task), lock, int(least * 1000), int(awaited))
 
     def succeeded(self, identity: str, task: str, fencing_token: int, remember: float, *, lost: bool = False) -> Call:
         """Record the success of a task for ``remember`` seconds; ``lost``: the result of the task is not kept."""
-        return self._call("succeeded", identity, task, str(fencing_token), round(remember * 1000), int(lost))
+        return self._call("succeeded", identity, stored_id(task), str(fencing_token), round(remember * 1000), int(lost))
 
     def give_up(self, identity: str, task: str, first: str = "") -> Call:
         """Free the identity lock of a task that will never run, and end its wait for the outcome of ``first``."""
-        return self._call("give_up", identity, task, first)
+        return self._call("give_up", identity, stored_id(task), first)
 
     def locked(self, identity: str) -> Call:
         """Ask which task has an identity lock."""
@@ -208,7 +209,7 @@ class Store:
 
     def explain(self, task: str) -> Call:
         """Ask for the record, the line, the limits and the lock of one task."""
-        return self._call("explain", task)
+        return self._call("explain", stored_id(task))
 
     def services(self) -> Call:
         """Ask for the brokers whose workers use this store."""

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, cast
 from kombu.message import Message
 from kombu.utils import json
 
+from celery_throttle.errors import UnusableMessage
+
 __all__ = ["head_of", "pack", "read_head", "task_name_in", "unpack"]
 
 # The other fields of a broker are about one delivery, and mean nothing for the next one.
@@ -42,9 +44,15 @@ def pack(message: Message) -> bytes:
     """Return the parts of the message that a task can see: headers, properties, routing and the unchanged body.
 
     Raises:
-        TypeError: a header or property cannot be written as JSON.
-        ValueError: headers and properties are longer than 16 MiB.
+        UnusableMessage: a header or property cannot be written as JSON, or both are longer than 16 MiB.
     """
+    try:
+        return _packed(message)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnusableMessage(f"its message cannot be parked: {error}") from error
+
+
+def _packed(message: Message) -> bytes:
     body: Any = message.body
     text = isinstance(body, str)
     info = message.delivery_info or {}

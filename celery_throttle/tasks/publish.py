@@ -50,8 +50,9 @@ def check_max_parked(task: Any, call: TaskCall, options: dict[str, Any]) -> None
         return
     if is_again(options):
         return  # a retry: this check passed before
-    carried = (options.get("headers") or {}).get(HEADER)
-    values = carried if carried and policy.carried(carried) else policy.values(call)
+    values = policy.carried((options.get("headers") or {}).get(HEADER))
+    if values is None:
+        values = policy.values(call)
     client = store_client(task.app, policy.group)
     for bucket, most in policy.most_parked(values):
         try:

@@ -288,9 +288,11 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return options
         headers = options.get("headers") or {}
         # A retry has the header of the task that runs here.
-        if is_again(options) and policy.carried(headers.get(HEADER)):
+        if is_again(options) and policy.carried(headers.get(HEADER)) is not None:
             return options
-        values = policy.values(call) | ({"reserved": reserved} if reserved else {})
+        values = policy.values(call)
+        if reserved:
+            values["reserved"] = reserved
         return options | {"headers": {**headers, HEADER: values}}
 
     def _dedup(self) -> Dedup | None:

@@ -11,9 +11,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.facts import Result
+from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.parcel import pack
-from celery_throttle.worker.celery_side.requirements import expiring
-from celery_throttle.worker.runs import Run, State
+from celery_throttle.worker.celery_side.parsing import expiring
+from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.held_back.outage import Outage
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.running import Running
+    from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 
@@ -86,7 +88,7 @@ class Admission:
         try:
             run = self._tasks.run_of(request, self._broker.epoch, self._broker.queues)
         except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
-            self._backend.fail(Run(request, epoch=self._broker.epoch), error, self._arrive_again)
+            self._backend.fail(self._tasks.unread(request, self._broker.epoch), error, self._arrive_again)
             return
         self.line_up(run)
 
@@ -138,17 +140,18 @@ class Admission:
 
         Only numbers of permits may limit the run, and no other worker may have its message.
         """
-        if run.stored or run.redelivered or run.asks or not self._tasks.is_plain(run):
+        if run.stored or run.content.redelivered or run.asks or not self._tasks.is_plain(run):
             return False
         # A run with an ETA was in this worker for longer than `came` shows.
-        return monotonic() - run.came < _FRESH and not run.request.request_dict.get("eta")
+        return monotonic() - run.came < _FRESH and not run.content.had_eta
 
     def park(self, run: Run) -> None:
         """Have the store park a run."""
         try:
             run.parcel = pack(run.request.message)
-        except (TypeError, ValueError) as error:
-            self._backend.fail(run, error)  # no worker could run this task later, so it must not wait for ever
+        except UnusableMessage as error:
+            # No worker could run this task later, so it must not wait for ever.
+            self._backend.fail(run, UnusableMessage(f"Task {run.request.name}: {error}"))
             return
         if self._tasks.is_paced(run):
             # Otherwise an expired task would use up a start of the rate when its turn comes.
@@ -225,7 +228,7 @@ class Admission:
 
     def _is_due(self, calls: Calls, slots: int) -> bool:
         """Return whether the call has to be sent now, with so many slots."""
-        if calls.outbox.urgent or (calls.hungry and slots):
+        if calls.outbox.urgent or calls.sifting.pending or (calls.hungry and slots):
             return True
         if not calls.outbox.lazy:
             return False

@@ -48,7 +48,7 @@ class Blocked:
         if not self._pool or seconds <= self._lease:
             return
         task = run.request
-        again = ", not for the first time" if run.redelivered else ""
+        again = ", not for the first time" if run.content.redelivered else ""
         logger.warning(
             "lease_lost: no lease was renewed for %.1f s while task %s[%s] ran%s, longer than throttle_lease (%g s): "
             "others may have its permit. The %s pool runs tasks in the worker's main process, and one of them kept all "

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.contents import stored_id
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.worker.acknowledging import Acknowledging
@@ -93,7 +94,7 @@ class Gate:
         self.groups = tuple(self._groups.values())
         self._notices = Notices(loop, timekeeper)
         self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
-        self._backend = backend = BackendAway(held, broker, self._stops, self.never_runs)
+        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock)
         self.running = running = Running(
             slots, tasks, loop, self._groups, self._notices, backend.fail_over, self.blocked, broker, self._closed, held
         )
@@ -172,7 +173,11 @@ class Gate:
         """Free the lock of a task that was revoked or has expired."""
         plan = self._tasks.plan_of(context, task)
         if plan is not None:
-            self._groups[self._tasks.group_of(task)].outbox.never(plan.identity, context.id, plan.first)
+            self._groups[self._tasks.group_of(task)].outbox.never(plan.identity, stored_id(context.id), plan.first)
+
+    def _frees_lock(self, run: Run) -> None:
+        if (plan := run.content.plan) is not None:
+            self._groups[run.group].outbox.never(plan.identity, run.id, plan.first)
 
     def withdraw_revoked(self) -> None:
         """Take the tasks that were revoked since the last call out of their lines, before their turn comes."""
@@ -229,7 +234,7 @@ class Gate:
         if not self.held.release(run, State.GRANTED):
             # Its broker connection was lost during the call, so it is delivered again; or it runs without a permit.
             facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
-            self._groups[run.group].outbox.ended(run.request.id, run.nonce, facts)
+            self._groups[run.group].outbox.ended(run.id, run.nonce, facts)
             return
         if fencing_token:
             run.fence(fencing_token)
@@ -241,12 +246,28 @@ class Gate:
         if run in self.held:
             self._admission.park(run)
 
+    def broke(self, run: Run, error: Exception) -> None:
+        """See `Decisions`."""
+        if run.permit is not None:
+            self.running.cannot_start(run, error)
+            return
+        if not self.held.release(run, State.GONE):  # the store has granted it permits
+            facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
+            self._groups[run.group].outbox.ended(run.id, run.nonce, facts, run.content.attempt)
+        self._backend.fail(run, error)
+
+    def broke_off(self, grant: Grant, group: str, error: Exception) -> None:
+        """See `Decisions`."""
+        self._groups[group].held.pop(grant.nonce, None)
+        if self._broker.requests is not None:
+            self._resuming.fail(grant, self._groups[group], self._broker.requests, error)
+
     def parked(self, run: Run) -> None:
         """See `Decisions`."""
         self._acknowledging.parked(run)
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
-        self._notices.parked(run.request, calls)
+        self._notices.parked(run, calls)
         report_parked(run)
 
     def has_run(self, run: Run) -> None:

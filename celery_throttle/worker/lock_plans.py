@@ -1,18 +1,20 @@
-"""The identity lock of a request, from the header that our publisher wrote, or else from the arguments."""
+"""Read the identity lock of a request from the header that our publisher wrote, or else from the arguments."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.errors import UnusableMessage
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.tasks.registry import call_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["header_of", "headers_of", "plan_of"]
+__all__ = ["call_from", "header_of", "headers_of", "plan_of"]
 
 _CANVAS = ("callbacks", "errbacks", "chain", "chord")
 
@@ -27,13 +29,29 @@ def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
 
     Raises:
         ConfigurationError: the arguments cannot be compared.
+        UnusableMessage: they are no arguments.
     """
     if carried := dedup.carried(header_of(request)):
         return carried
     if dedup.on_conflict == "skip" and _in_canvas(request):
         # If this task were skipped, the rest of its canvas would wait for ever.
         dedup = dedup.for_call(task.name, {"on_conflict": "return_existing"})
-    return dedup.plan(call_of(task, request.args, request.kwargs, headers_of(request)))
+    return dedup.plan(call_from(request, task))
+
+
+def call_from(request: Any, task: Any) -> TaskCall:
+    """Return the call of a request, for the options that read its arguments.
+
+    Raises:
+        UnusableMessage: the request has no arguments that Python could pass on.
+    """
+    try:
+        return call_of(task, request.args, request.kwargs, headers_of(request))
+    except (TypeError, ValueError) as error:
+        raise UnusableMessage(
+            f"Task {task.name}: args and kwargs of its message are {request.args!r:.200} and {request.kwargs!r:.200}, "
+            f"and must be a list and an object: correct its publisher"
+        ) from error
 
 
 def header_of(request: Any) -> dict[str, object]:

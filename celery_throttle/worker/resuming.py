@@ -11,9 +11,10 @@ from celery.worker import state
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
-from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import one_line
 from celery_throttle.worker.celery_side.duplicates import end_duplicate
+from celery_throttle.worker.celery_side.failing import may_pass
+from celery_throttle.worker.celery_side.parsing import content_of_parked
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 from celery_throttle.worker.reported.signals_and_events import report_resumed
 from celery_throttle.worker.runs import Permit, Run
@@ -67,21 +68,12 @@ class Resuming:
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start; None if the task does not run here, after that was reported to the store."""
-        run = Run(
-            None,
-            epoch=self._broker.epoch,
-            queue=grant.queue,
-            group=calls.group,
-            needs=needs_again(grant.needs),
-            nonce=grant.nonce,
-            code=grant.code,
-            stored=True,
-        )
+        run = self._unpack(grant, calls, requests)
+        if run is None:
+            return None
         run.waited = grant.waited
         lock = grant.lock
         run.lock = lock.spec if lock else ""
-        if not self._unpack(run, grant, calls, requests):
-            return None
         self._running.hold_permit(run, Permit(run))
         self._avoided.reset(run.queue)
         request = run.request
@@ -113,22 +105,33 @@ class Resuming:
         return reported
 
     def _attempt(self, run: Run, step: Callable[[], object]) -> bool:
-        """Take a step that may write a result; put the task back in line after a pause if the backend is away, say."""
+        """Take a step that may write a result; put the task back in line after a pause if the backend is away.
+
+        By any other error the task fails: another try would have the same error.
+        """
         return self._attempt_of(
-            run.request.id, step, lambda: self._running.end(run, Facts(began=False, message=Message.PLACE))
+            run.id,
+            step,
+            lambda: self._running.end(run, Facts(began=False, message=Message.PLACE)),
+            lambda error: self._running.cannot_start(run, error),
         )
 
-    def _attempt_of(self, task: str, step: Callable[[], object], back: Callable[[], None]) -> bool:
-        taken = False
+    def _attempt_of(
+        self, task: str, step: Callable[[], object], back: Callable[[], None], end: Callable[[Exception], None]
+    ) -> bool:
         try:
             step()
-            taken = True
         except Exception as error:  # noqa: BLE001 - of any backend
+            if not may_pass(error):
+                end(error)
+                return False
             logger.error("Parked task %s goes back to its place in line for a moment: %r", task, error)  # noqa: TRY400
-        finally:
-            if not taken:
-                self._put_back(back)
-        return taken
+            self._put_back(back)
+            return False
+        except BaseException:
+            self._put_back(back)
+            raise
+        return True
 
     def _put_back(self, end: Callable[[], None]) -> None:
         self._unreported.append(end)
@@ -144,11 +147,11 @@ class Resuming:
         for end in tuple(self._unreported):
             self._put_back_now(end)
 
-    def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
+    def _unpack(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         requeues: list[bool] = []
         try:
-            run.request = requests.make(
+            request = requests.make(
                 grant.message,
                 redelivered=grant.deliveries > 0,
                 # Neither may refer to the run, because the run refers to the request: see `unwatch`.
@@ -157,10 +160,11 @@ class Resuming:
                 conclude=conclude,
                 lost=grant.lock.lost if grant.lock else False,
             )
+            content = content_of_parked(request, grant)
         except Declined:
             message = Message.TAIL if any(requeues) else Message.NOBODY
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
-            return False
+            return None
         except NotRegistered as error:
             # Another worker of the queue may have the task registered, now or after the next release.
             logger.error(  # noqa: TRY400 - its traceback is of no use
@@ -170,21 +174,38 @@ class Resuming:
             )  # fmt: skip
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.TAIL))
             self._avoided.avoid(grant.queue)
-            return False
+            return None
         except Exception as error:
             # As Celery's own consumer does with a message that cannot be used: content that may not be decoded.
             logger.exception("Parked task %s cannot run here", grant.task)
-            place = Facts(began=False, message=Message.PLACE)
-            failed = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
-            fail = partial(requests.consumer.app.backend.mark_as_failure, grant.task, error)
-            if self._attempt_of(
-                grant.task,
-                lambda: fail(request=sender_of(grant.message)),
-                lambda: calls.outbox.ended(grant.task, grant.nonce, place),
-            ):
-                calls.outbox.ended(grant.task, grant.nonce, failed)
-            return False
-        return True
+            self.fail(grant, calls, requests, error)
+            return None
+        return Run(
+            request,
+            content,
+            epoch=self._broker.epoch,
+            queue=grant.queue,
+            group=calls.group,
+            nonce=grant.nonce,
+            code=grant.code,
+            stored=True,
+        )
+
+    def fail(self, grant: Grant, calls: Calls, requests: RequestFactory, error: Exception) -> None:
+        """End a parked task of which no run can be made."""
+        place = Facts(began=False, message=Message.PLACE)
+        failed = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
+        sender = sender_of(grant.message)
+        fail = partial(requests.consumer.app.backend.mark_as_failure, sender.id if sender else grant.task, error)
+
+        def end(why: object = "") -> None:
+            if why:
+                logger.error("Parked task %s fails, and its result cannot be stored: %r", grant.task, why)
+            calls.outbox.ended(grant.task, grant.nonce, failed)
+
+        back = partial(calls.outbox.ended, grant.task, grant.nonce, place)
+        if self._attempt_of(grant.task, lambda: fail(request=sender), back, end):
+            end()
 
     def _acknowledged(self, nonce: str, calls: Calls) -> None:
         # With late acknowledgement the store keeps the message until the permit is given back.

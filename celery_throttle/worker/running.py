@@ -16,15 +16,13 @@ from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
 from celery_throttle.tasks.publish import HEADER
-from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.celery_side.failing import fail, may_pass
 from celery_throttle.worker.celery_side.wait_header import with_wait
 from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from kombu.message import Message as Delivered
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.blocked import Blocked
@@ -110,6 +108,9 @@ class Running:
             if run.request.time_start is not None:  # a solo pool has run it, and failed to store the result
                 self._died(run, error)
                 return
+            if isinstance(error, Exception) and not may_pass(error):
+                self.cannot_start(run, error)
+                return
             self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
         else:
@@ -136,6 +137,16 @@ class Running:
         if run.permit is not None:
             self.end(run, Facts(began=False, message=message))
 
+    def cannot_start(self, run: Run, error: Exception) -> None:
+        """End a run by an error that each further start would have, and give back all that it has."""
+        logger.error("Task %s[%s] cannot start: %r", run.request.name, run.id, error)
+        self._over(run)
+        try:
+            self._fail(run, error)
+        finally:
+            # If the failure has to be stored later, the message is not acknowledged yet.
+            self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=False)
+
     # -- how runs end ----------------------------------------------------------------------------------------------
 
     def _ended(self, run: Run, result: Result) -> None:
@@ -148,9 +159,18 @@ class Running:
 
     def _died(self, run: Run, error: BaseException) -> None:
         # Also after a body: the result backend was away, say. The message is not acknowledged, and is delivered again.
-        if run in self.runs:
-            logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
-            state.task_ready(run.request)
+        if run not in self.runs:
+            return
+        text, task = "Task %s[%s] ended without an outcome: %r", (run.request.name, run.id, error)
+        state.task_ready(run.request)
+        if isinstance(error, Exception) and not may_pass(error):
+            # A value of its message is the reason, so no other run of it could store an outcome either.
+            logger.error(text, *task)
+            self._over(run)
+            self._blocked.ended(run)
+            self._fail_over(run, error)
+        else:
+            logger.error(text, *task, exc_info=error)
             self._ended(run, Result.NOTHING)
 
     def _limited(self, run: Run, error: RateLimited) -> None:
@@ -163,7 +183,7 @@ class Running:
         if permit is None or wrong or not run.needs.buckets:
             self._fail_over(run, wrong or _no_line(run))
             return
-        if not _count_round(request.message, error.max_rounds):
+        if not _count_round(run, error.max_rounds):
             self._fail_over(run, _too_often(run, error))
             return
         costs = costs_of(run.needs.text)
@@ -271,7 +291,7 @@ class Running:
             self._send_back(run, permit)
             return
         calls.outbox.settle(permit)
-        calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt, run.needs.text)
+        calls.outbox.ended(run.id, run.nonce, facts, run.content.attempt, run.needs.text)
         calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         self.forget_permit(run)
 
@@ -312,14 +332,11 @@ def _no_line(run: Run) -> Exception:
     return ConfigurationError(f"{reason} has no limit: give it one, limit=5 or rate='100/m'")
 
 
-def _count_round(message: Delivered, most: int | None) -> bool:
+def _count_round(run: Run, most: int | None) -> bool:
     """Count a round of the task; return False if it has had as many as it may."""
-    headers: dict[str, Any] = message.headers
-    about = headers.get(HEADER)
-    header = about if isinstance(about, dict) else {}
-    rounds = header.get("rounds")
-    before = rounds if isinstance(rounds, int) else 0
-    if most is not None and before >= most:
+    headers: dict[str, Any] = run.request.message.headers
+    if most is not None and run.content.rounds >= most:
         return False
-    headers[HEADER] = {**header, "rounds": before + 1}
+    about = headers.get(HEADER)
+    headers[HEADER] = {**(about if isinstance(about, dict) else {}), "rounds": run.content.rounds + 1}
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
@@ -14,12 +14,10 @@ from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
+    from celery_throttle.core.dedup import LockPlan
     from celery_throttle.core.policy import Needs
 
-__all__ = ["UNDECIDED", "WHY", "Permit", "Run", "State"]
-
-#: More than any task has retries, because a task that `replace` sends counts its retries from 0 again.
-_REPLACED = 1 << 20
+__all__ = ["UNDECIDED", "WHY", "Content", "Permit", "Run", "State"]
 
 
 class State(Enum):
@@ -50,6 +48,29 @@ WHY = {
     State.CROWDED: "max_parked",
     State.SAVING: "not safe yet",
 }
+
+
+class Content(NamedTuple):
+    """The content of a message, checked: see `celery_side/parsing.py`, which makes it.
+
+    Attributes:
+        id: the id of the task, as the store has it.
+        attempt: a number that is larger for a retry, or a message sent by `replace`, and the same for a second
+            delivery.
+        needs: the permits and starts that the task takes of its limits.
+        plan: the plan for its identity lock; None if it needs none, or the store's record has it.
+        redelivered: whether the broker marked the message as delivered before.
+        had_eta: whether it has an ETA, for which it was in this worker.
+        rounds: how often it has gone back in line.
+    """
+
+    id: str
+    attempt: int = 0
+    needs: Needs = NOTHING
+    plan: LockPlan | None = None
+    redelivered: bool = False
+    had_eta: bool = False
+    rounds: int = 0
 
 
 class Permit:
@@ -110,12 +131,14 @@ class Run:
 
     Attributes:
         request: Celery's request.
+        content: the content of its message.
+        id: the id of its task, as the store has it.
         came: when it came here, on the clock of ``time.monotonic``.
         code: the short code of its task in the store.
         epoch: the number of the broker connection that delivered it.
         queue: the queue that it was taken from.
         group: the group of its limits.
-        needs: the permits and starts that it takes of its limits.
+        needs: those of the content; once the run is to be parked, with its expiry.
         lock: its lock plan as text for the store; "" if it needs no identity lock.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
@@ -137,9 +160,11 @@ class Run:
         "asks",
         "came",
         "code",
+        "content",
         "epoch",
         "group",
         "held_since",
+        "id",
         "job",
         "keeps",
         "lock",
@@ -161,19 +186,19 @@ class Run:
     def __init__(
         self,
         request: Any,
+        content: Content,
         *,
         epoch: int,
         queue: str = "",
         group: str = "",
-        needs: Needs = NOTHING,
         nonce: str = "",
         code: str = "",
         stored: bool = False,
     ) -> None:
-        self.request, self.epoch, self.queue, self.group = request, epoch, queue, group
-        self.needs, self.nonce, self.code, self.stored = needs, nonce, code, stored
+        self.request, self.content, self.epoch, self.queue, self.group = request, content, epoch, queue, group
+        self.id, self.needs, self.nonce, self.code, self.stored = content.id, content.needs, nonce, code, stored
         self.came = monotonic()
-        self.lock = ""
+        self.lock = content.plan.spec if content.plan is not None else ""
         self.state = State.WAITING
         self.permit: Permit | None = None
         self.held_since = 0.0
@@ -190,19 +215,13 @@ class Run:
         return bool(self.needs.text) or bool(self.lock)
 
     @property
-    def attempt(self) -> int:
-        """A number that is larger for a retry, or a message sent by `replace`, and the same for a second delivery."""
-        sent = self.request.request_dict
-        return int(sent.get("replaced_task_nesting") or 0) * _REPLACED + int(sent.get("retries") or 0)
-
-    @property
     def arrival(self) -> Arrival:
         """The run as a row for the store."""
         return Arrival(
-            self.request.id,
+            self.id,
             self.needs.text,
             self.queue,
-            self.attempt,
+            self.content.attempt,
             self.lock,
             self.nonce,
             self.parcel,
@@ -220,13 +239,7 @@ class Run:
     @property
     def delivery(self) -> Delivery:
         """The delivery of this run, as the store names it."""
-        return Delivery(self.request.id, self.attempt, self.nonce)
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether the broker marked the message as delivered before."""
-        info = self.request.delivery_info or {}
-        return bool(info.get("redelivered"))
+        return Delivery(self.id, self.content.attempt, self.nonce)
 
     def fence(self, token: int) -> None:
         """Give the body its fencing token, and the header a plan by which a retry keeps the lock.
@@ -251,7 +264,7 @@ class Run:
         A worker that had the message before, and is gone, may have parked it with a call that is still on its way. That
         copy must not run.
         """
-        if self.redelivered:
+        if self.content.redelivered:
             return Facts(began=False, message=Message.BROKER, result=Result.FAILURE)
         return Facts(began=False, message=Message.NOBODY)
 
@@ -271,5 +284,5 @@ class Run:
         # way. After a run without a result one more run does no harm; but that delivery need not come, so nothing may
         # wait for it.
         late = not self.stored and self.epoch != epoch
-        comes_again = late or self.at_broker or self.redelivered
+        comes_again = late or self.at_broker or self.content.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY

@@ -236,7 +236,7 @@ def test_notice_of_a_parked_task_that_has_gone_on(
     caplog.set_level(logging.INFO, notices.__name__)
     worker.arrive("runs", ONE)
     for task, others in (("ended", 0), ("ended", 3), ("runs", 0)):
-        notices._ask_why(SimpleNamespace(name="call", id=task), calls, others)
+        notices._ask_why(SimpleNamespace(name="call", id=task), task, calls, others)
     assert [record.getMessage() for record in caplog.records] == [
         "Task call[ended] parked for a moment; and 3 more in the last second",
         "Task call[runs] parked for a moment",

@@ -1,4 +1,4 @@
-"""One stored value is changed: no script fails, nothing stops, no task but one is lost, and all can be read."""
+"""One stored value or message is changed: no script fails, nothing stops, and no task but one is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from celery_throttle.embedded import EmbeddedServer
 from tests.failures.tools import DOORS
 from tests.fuzz.mutations import mutate
 from tests.fuzz.play import fuzz
+from tests.fuzz.post import Post
 from tests.fuzz.town import Town
 from tests.store.peek import check, peek
 from tests.support.journal import Journal
@@ -21,6 +22,7 @@ from tests.support.waiting import HANGS_AFTER
 from tests.support.workers import Workers
 
 _SLICE = 10
+_MESSAGES = 80
 _CHANGES, _PARKED = 25, 4
 #: Seconds. A permit comes back after a lease if the change was of the name of the delivery that holds it.
 _LEASE = 3
@@ -66,3 +68,10 @@ def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, se
     app.hold.delay("new").get(timeout=HANGS_AFTER)
     app.plain.delay("plain").get(timeout=HANGS_AFTER)
     assert "Traceback" not in worker.log()
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_changed_message_affects_only_its_own_task(workers: Workers, pool: str) -> None:
+    """`python -m tests.fuzz --messages 2000` sends more of them."""
+    found = list(Post(workers, pool).play(range(_MESSAGES)))
+    assert not found, "\n".join(found)

@@ -197,7 +197,7 @@ class _Thread:
 class _Caller:
     """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
 
-    def __init__(self, url: str, keys: Any = None) -> None:
+    def __init__(self, url: str, keys: Any = None, most: int = 0) -> None:
         """All go to the same server."""
 
     def call(self, call: Call) -> Any:
@@ -408,23 +408,23 @@ class Worker:
     @property
     def parking(self) -> list[tuple[str, int]]:
         """Task ids and attempts that it would have parked, or sent back, with the call that is not answered yet."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
+        return [(run.id, run.content.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
 
     @property
     def going_back(self) -> list[tuple[str, int]]:
         """Task ids and attempts that it will send back: the store has refused the call that did."""
         rows = [run for calls in self.gate.groups for run in calls.outbox.arrived]
-        return [(run.request.id, run.attempt) for run in rows if run.pause is not None]
+        return [(run.id, run.content.attempt) for run in rows if run.pause is not None]
 
     @property
     def asking(self) -> list[tuple[str, int]]:
         """The same of those that it would have started: they may be parked already."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]
+        return [(run.id, run.content.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]
 
     @property
     def saving(self) -> list[tuple[str, int]]:
         """The same for parked runs, which are acknowledged when that is safe, as the store may just have reported."""
-        return [(run.request.id, run.attempt) for run in self.gate.held.of(State.SAVING)]
+        return [(run.id, run.content.attempt) for run in self.gate.held.of(State.SAVING)]
 
     @property
     def _under_way(self) -> list[Any]:

@@ -117,7 +117,7 @@ def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
     policy = terms(*(limit for limit, _, _ in parts), cost=cost, start_deadline=deadline)
     keys = {limit.name: key for limit, key, _ in parts if key}
     turns = [[who, limit.step(who)] for limit, _, who in parts if who]
-    return policy.needs({"keys": keys} | ({"fair": turns[0]} if turns else {}))
+    return policy.needs({"keys": keys, "fair": turns[0]} if turns else {"keys": keys})
 
 
 def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from redis import Redis
 
 from celery_throttle.core.facts import Facts
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.policy import Needs, Policy
+from celery_throttle.core.policy import Needs, Policy, Values
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant
 from tests.store.caller import Asked, Caller, started
@@ -22,7 +21,7 @@ __all__ = ["TermsCaller", "lines", "started", "terms", "used"]
 class KnownTerms(Policy):
     """Policy whose needs know of which limits they are."""
 
-    def needs(self, values: Mapping[str, Any]) -> Needs:
+    def needs(self, values: Values) -> Needs:
         return Asked(**vars(super().needs(values)), limits=self.limits)
 
 

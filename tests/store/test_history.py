@@ -17,7 +17,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import needs_text
 from celery_throttle.store.history import History, by_limit, histories, last_hours
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import Content, Run
 from celery_throttle.worker.store_side.tally import Tally
 from tests.store.caller import KEYS, Caller, needs_of
 from tests.store.counts import counts
@@ -207,7 +207,7 @@ def test_within_how_long_a_share_started(worker: Caller, share: float, bound: fl
 
 
 def run(text: str = NEEDS, waited: float = 0.0) -> Run:
-    made = Run(None, epoch=0, needs=needs_of(API) if text == NEEDS else needs_of(TENANT))
+    made = Run(None, Content("t", needs=needs_of(API if text == NEEDS else TENANT)), epoch=0)
     made.waited = waited
     return made
 

@@ -14,7 +14,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.calls import MOST_DECLARED
 from celery_throttle.store.scripts import Call, execute
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import Content, Run
 from celery_throttle.worker.store_side.declaring import declare_in_pages
 from celery_throttle.worker.store_side.outbox import Outbox
 from tests.store.cost import commands
@@ -178,7 +178,7 @@ def runs(kind: str, count: int) -> list[Run]:
     return [
         Run(
             SimpleNamespace(id=f"{kind} {number}", request_dict={}, delivery_info={}),
-            epoch=1, queue="q", needs=of_eight(number % 20), nonce=f"w:{kind}{number}",
+            Content(f"{kind} {number}", needs=of_eight(number % 20)), epoch=1, queue="q", nonce=f"w:{kind}{number}",
         )
         for number in range(count)
     ]  # fmt: skip

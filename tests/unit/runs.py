@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_throttle.core.policy import Needs
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import Content, Run
 
 __all__ = ["GPU", "request_of", "run_of"]
 
@@ -27,6 +27,6 @@ def request_of(task: str = "t", /, *, acknowledged: bool = False, **attributes: 
 
 def run_of(task: str, *, acknowledged: bool = True, epoch: int = 1, group: str = "", keeps: bool = False) -> Run:
     request = request_of(task, acknowledged=acknowledged, request_dict={})
-    run = Run(request, epoch=epoch, queue="celery", group=group, needs=GPU, nonce=f"w:{task}")
+    run = Run(request, Content(task, needs=GPU), epoch=epoch, queue="celery", group=group, nonce=f"w:{task}")
     run.keeps = keeps
     return run

@@ -11,8 +11,9 @@ from kombu.common import QoS
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.worker.gate import Gate
-from celery_throttle.worker.runs import WHY, Run
+from celery_throttle.worker.runs import WHY, Content, Run
 from celery_throttle.worker.stopping import Stopping
+from celery_throttle.worker.store_side.sifting import Sifting
 from tests.support.timers import Timers
 from tests.unit.runs import request_of
 
@@ -37,8 +38,8 @@ def broken(*args: object) -> Any:
     raise ValueError(args)
 
 
-def plain(request: object, epoch: int, _: object) -> Run:
-    return Run(request, epoch=epoch)
+def plain(request: Any, epoch: int, _: object) -> Run:
+    return Run(request, Content(request.id), epoch=epoch)
 
 
 class Worker:
@@ -111,7 +112,7 @@ def test_permit_to_give_back_has_a_timer_after_a_lost_connection() -> None:
     """Celery empties the hub's timer when the connection is lost."""
     worker = Worker(plain)
     box = SimpleNamespace(urgent=False, lazy=True)
-    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None)
+    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None, sifting=Sifting())
     timers = []
     for lost in (False, False, True):
         if lost:
@@ -126,7 +127,7 @@ def test_stopped_worker_lets_no_run_enter() -> None:
     """A signal has begun a cold shutdown while those that waited were let in, one by one."""
     worker = Worker(plain)
     worker.slots.gone = True
-    worker.gate._admission.enter(Run(worker.request, epoch=0))
+    worker.gate._admission.enter(Run(worker.request, Content("t"), epoch=0))
     assert not worker.started
 
 

@@ -20,7 +20,10 @@ from celery_throttle.worker.runs import Permit
 from celery_throttle.worker.store_side import calls as module
 from celery_throttle.worker.store_side.calls import Calls
 from celery_throttle.worker.store_side.decisions import deliver
+from celery_throttle.worker.store_side.outbox import Batch
+from celery_throttle.worker.store_side.patience import Patience
 from celery_throttle.worker.store_side.renewals import renewals
+from celery_throttle.worker.store_side.sifting import Sifting
 from tests.support.timers import Timers
 
 NOTHING: Any = None
@@ -31,9 +34,14 @@ def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: 
     """A plain task waits for a slot that is offered; parked tasks must not wait until all large ones are through."""
     offered: list[int] = []
     nothing: Any = lambda *_: None  # noqa: E731
-    outbox = SimpleNamespace(has_bytes=lambda fewest: size >= fewest, next_batch=lambda slots, _: offered.append(slots))
-    calls: Any = SimpleNamespace(number=0, hungry=True, outbox=outbox, _call_of=nothing, _ask=nothing)
-    calls._slow, calls._most_bytes = False, 1 << 20
+
+    def next_batch(slots: int, _: int) -> Batch:
+        offered.append(slots)
+        return Batch.empty()
+
+    outbox = SimpleNamespace(has_bytes=lambda fewest: size >= fewest, next_batch=next_batch)
+    calls: Any = SimpleNamespace(number=0, hungry=True, outbox=outbox, _call_of=lambda batch: batch, _ask=nothing)
+    calls._slow, calls._patience, calls.sifting, calls._gate = False, Patience(), Sifting(), None
     hungry = []
     for _ in range(3):
         Calls.send(calls, 2)
@@ -182,8 +190,15 @@ def test_error_about_one_row_leaves_the_others() -> None:
         raise ValueError(row)
 
     takers = ("refused", "parked", "has_run", "crowded", "sent_back", "granted", "resumed", "withdrawn")
-    gate: Any = SimpleNamespace(**dict.fromkeys(takers, take))
+    ended: list[Any] = []
+
+    def end(row: Any, *_: object) -> None:
+        ended.append(row)
+        raise ValueError(row)
+
+    gate: Any = SimpleNamespace(**dict.fromkeys(takers, take), broke=end, broke_off=end)
     batch: Any = SimpleNamespace(arrived=["t1", "t2"])
     rows: Any = SimpleNamespace(arrived=[Answer.PARKED, Answer.GRANTED], grants=["t3", "t4"], withdrawn=["t5", "t6"])
     deliver(gate, "", batch, rows)
     assert done == ["t1", "t2", "t3", "t4", "t5", "t6"]
+    assert ended == ["t2", "t3", "t4"], "the store counts a permit of these"

@@ -54,7 +54,7 @@ def test_a_method_has_its_self() -> None:
 
 
 def values(task: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    return policies_of(task.app)["shop.f"].values(call_of(task, args, kwargs))
+    return dict(policies_of(task.app)["shop.f"].values(call_of(task, args, kwargs)))
 
 
 def identity(task: Any, *args: Any, **kwargs: Any) -> str:

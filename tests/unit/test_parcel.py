@@ -18,6 +18,7 @@ from kombu.serialization import prepare_accept_content
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.errors import UnusableMessage
 from celery_throttle.store import parcel as parcel_module
 from celery_throttle.store.parcel import head_of, pack, unpack
 
@@ -94,7 +95,7 @@ def test_unsendable_header_is_refused(broker: Broker) -> None:
     """Loudly, and before anything is parked."""
     message = broker.message()
     message.headers.update(cast("Any", {"strange": object()}))
-    with pytest.raises(TypeError):
+    with pytest.raises(UnusableMessage, match="cannot be parked: Object of type object"):
         pack(message)
 
 

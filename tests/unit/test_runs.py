@@ -10,6 +10,7 @@ import pytest
 from celery.exceptions import TaskRevokedError
 from kombu.message import Message as Delivered
 
+from celery_throttle.core.contents import attempt_of
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange import DeliveryChange
 from celery_throttle.store.parcel import unpack
@@ -18,7 +19,7 @@ from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.celery_side.failing import fail
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.running import Running
-from celery_throttle.worker.runs import Permit, Run, State
+from celery_throttle.worker.runs import Content, Permit, Run, State
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 from celery_throttle.worker.store_side.outbox import Outbox
 from celery_throttle.worker.store_side.tally import Tally
@@ -47,14 +48,14 @@ def test_where_the_message_is_after_a_run(gone: bool, epoch: int, result: Result
     request = request_of(acknowledged=True, task=SimpleNamespace(acks_late=late), delivery_info=None)
     request.message, request.acknowledged = message, True
     message.ack_log_error(SimpleNamespace(critical=lambda *_, **__: None), (ConnectionError,))
-    assert Run(request, epoch=1).facts(result, began=True, epoch=epoch).message is where
+    assert Run(request, Content("t"), epoch=1).facts(result, began=True, epoch=epoch).message is where
 
 
 def test_an_attempt_is_later_than_those_before_it() -> None:
     """A retry is later, and a message by `replace` too, which counts its retries anew. Another delivery is not."""
 
-    def attempt(**sent: object) -> int:
-        return Run(request_of(request_dict=sent), epoch=1).attempt
+    def attempt(retries: object = 0, replaced_task_nesting: object = None) -> int:
+        return attempt_of(retries, replaced_task_nesting)
 
     assert attempt() == attempt(retries=None, replaced_task_nesting=0) == 0
     assert attempt(retries=2) == attempt(retries=2, replaced_task_nesting=None) > attempt(retries=1)
@@ -138,7 +139,9 @@ HOOKS: dict[str, Any] = dict.fromkeys(("on_success", "on_failure", "on_timeout",
 def test_revoked_task_refused_by_the_pool_has_not_started() -> None:
     """It was revoked between the store's word and the pool."""
     running, calls = running_in(TaskRevokedError)
-    run = Run(request_of("a", acknowledged=True, request_dict={}, **HOOKS), epoch=0, needs=GPU, nonce="w:1")
+    run = Run(
+        request_of("a", acknowledged=True, request_dict={}, **HOOKS), Content("a", needs=GPU), epoch=0, nonce="w:1"
+    )
     run.request.acknowledged = True
     running.hold_permit(run, Permit(run))
     running.execute(run)
@@ -155,7 +158,7 @@ def test_task_whose_pool_refuses_it_goes_back_with_its_message_if_the_store_drop
     request = request_of("a", time_start=None, request_dict={}, **HOOKS)
     request.acknowledged = False
     request.message = Delivered(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
-    run = Run(request, epoch=0, needs=GPU, nonce="w:1", stored=True)
+    run = Run(request, Content("a", needs=GPU), epoch=0, nonce="w:1", stored=True)
     running.hold_permit(run, Permit(run))
     if begin_reported:
         running.report_begun(run)

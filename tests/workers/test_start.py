@@ -18,7 +18,7 @@ from celery_throttle.store.servers.doctor import findings, refusal
 from celery_throttle.worker.held_back import outage
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import Content, Run
 from tests.support.relay import Relay
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.workers import BASIC, Workers
@@ -225,8 +225,8 @@ def test_outage_is_logged_every_minute(
     nothing: Any = None
     away = Outage("", action, HeldBack(nothing, nothing, lambda more: None), lambda run: None, lambda run, error: None)
     if action == "hold":
-        away.meet(Run(None, epoch=0))
-        away.meet(Run(None, epoch=0))
+        away.meet(Run(None, Content("t"), epoch=0))
+        away.meet(Run(None, Content("t"), epoch=0))
     for _ in range(130):
         away.unreachable(ConnectionError("refused"))
         now += 1

@@ -95,9 +95,9 @@ class Queues:
 
     def _taken_from(self, message: Any) -> str:
         info = message.delivery_info or {}
-        if found := info.get(_MARK) or self._by_tag.get(info.get("consumer_tag", "")):
-            return str(found)
-        route = (info.get("exchange") or "", info.get("routing_key") or "")
+        if found := info.get(_MARK) or self._by_tag.get(_text(info.get("consumer_tag"))):
+            return _text(found)
+        route = (_text(info.get("exchange")), _text(info.get("routing_key")))
         return self._routes().get(route) or (self._names() or [route[1]])[0]
 
     def _routes(self) -> dict[tuple[str, str], str]:
@@ -117,6 +117,11 @@ class Queues:
         _mark_queue(self.consumer, name)
 
 
+def _text(found: object) -> str:
+    """Return a part of a message that should be text."""
+    return found if isinstance(found, str) else ""
+
+
 def _mark_queue(consumer: Any, name: str) -> None:
     callbacks = getattr(getattr(consumer.channel, "connection", None), "_callbacks", None)
     taken = callbacks.get(name) if isinstance(callbacks, dict) else None
@@ -124,7 +129,9 @@ def _mark_queue(consumer: Any, name: str) -> None:
         return
 
     def take(raw: Any) -> Any:
-        raw["properties"].setdefault("delivery_info", {})[_MARK] = name
+        info = raw["properties"].setdefault("delivery_info", {})
+        if isinstance(info, dict):
+            info[_MARK] = name
         return taken(raw)
 
     setattr(take, _MARK, name)

@@ -1,15 +1,77 @@
-"""End a request with an error."""
+"""End a request with an error, and separate the errors of its message from those of a backend that is away."""
 
 from __future__ import annotations
 
+import logging
+from traceback import walk_tb
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
+from celery.backends.base import Backend
+from celery.exceptions import BackendError, InvalidTaskError
+from celery.worker import state
+from kombu.exceptions import OperationalError, SerializationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["fail"]
+__all__ = ["fail", "fail_or_reject", "may_pass"]
+
+logger = logging.getLogger(__name__)
+
+#: The errors that a value causes, also when a backend is to store the value.
+_BY_A_VALUE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    *(InvalidTaskError, SerializationError),
+)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether a connection, the result backend or the pool has failed, so that a later try may succeed.
+
+    A pool that takes no job raises RuntimeError. Each backend has errors of its own: an error that was raised in a
+    backend counts, unless a value that was to be stored causes it. Databases call that ``DataError`` (PEP 249).
+    """
+    if isinstance(error, (OSError, OperationalError, BackendError)):
+        return True
+    if isinstance(error, _BY_A_VALUE) or any(each.__name__ == "DataError" for each in type(error).__mro__):
+        return False
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, RuntimeError) or any(isinstance(each.f_locals.get("self"), Backend) for each in frames)
+
+
+def fail_or_reject(request: Any, error: Exception) -> None:
+    """End a request with an error; where no result can be stored for it, log that, and reject its message.
+
+    Raises:
+        Exception: the result backend is away, see `may_pass`.
+    """
+    try:
+        fail(request, error)
+    except Exception as why:
+        if may_pass(why):
+            raise
+        logger.error(  # noqa: TRY400 - a traceback of each such message would fill the log
+            "Task %r[%r] fails: %s; its result cannot be stored as usual: %r", request.name, request.id, error, why
+        )
+        _fail_without_links(request, error)
+        state.task_ready(request)
+        request.reject(requeue=False)
+
+
+def _fail_without_links(request: Any, error: Exception) -> None:
+    """Store a failure, if possible, without the parts of the request that may be unusable."""
+    stand_in = SimpleNamespace(
+        name=request.name, root_id=None, chord=None, errbacks=None, group=None,
+        correlation_id=request.correlation_id, reply_to=request.reply_to,
+    )  # fmt: skip
+    try:
+        request.task.backend.mark_as_failure(request.id, error, request=stand_in, store_result=request.store_errors)
+    except Exception as why:
+        if may_pass(why):
+            raise
+        logger.debug("Task %r[%r] has no result: %r", request.name, request.id, why)
 
 
 def fail(request: Any, error: Exception) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
+from celery_throttle.core.contents import stored_id
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ class Revoked:
         self._last: Any = None
 
     def new(self) -> list[str]:
-        """Return the tasks that were added since the last call."""
+        """Return the ids of the tasks that were added since the last call, as the store has them."""
         # Not by the size, because a full set does not grow.
         known = state.revoked._data.values()  # type: ignore[attr-defined]  # noqa: SLF001 - its own iterator sorts the whole set
         added = list(takewhile(lambda entry: entry is not self._last, reversed(known)))
         if added:
             self._last = added[0]
-        return [str(task) for *_, task in reversed(added)]
+        return [stored_id(task) for *_, task in reversed(added)]
 
 
 class Withdrawing:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.policy import NOTHING, limits_of
+from celery_throttle.core.contents import stored_id
+from celery_throttle.core.policy import limits_of
 from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
-from celery_throttle.worker.celery_side.requirements import needs_of
+from celery_throttle.worker.celery_side.parsing import content_of
 from celery_throttle.worker.lock_plans import plan_of
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import Content, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from celery_throttle.worker.celery_side.broker import Queues
 
 __all__ = ["Tasks"]
+
+logger = logging.getLogger(__name__)
 
 
 class Tasks:
@@ -48,25 +52,26 @@ class Tasks:
         self._plain = {name for name, each in policy.items() if not each.paced}
 
     def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:
-        """Return the run of a request, with its needs and lock.
+        """Return the run of a request, with the content of its message.
 
         Raises:
-            Exception: any error of the user's own functions, and ConfigurationError.
+            Exception: the message cannot be used, see `content_of`.
         """
-        task = request.task
-        if not self._settings.enabled:  # the gate is only there for tasks that are still parked
-            return Run(request, epoch=epoch)
-        policy, dedup = self._policies.get(task.name), self._dedups.get(task.name)
-        if policy is None and dedup is None:
-            return Run(request, epoch=epoch)
-        needs = needs_of(request, task, policy).bound(self.sites) if policy is not None else NOTHING
+        name = request.task.name
+        policy, dedup = self._policies.get(name), self._dedups.get(name)
+        # If throttling is off, the gate is only there for tasks that are still parked.
+        if (policy is None and dedup is None) or not self._settings.enabled:
+            return self.unread(request, epoch)
+        content = content_of(request, policy, dedup, self.sites)
         queue = queues.queue_of(request.message) if queues is not None else ""
-        run = Run(
-            request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs, code=self._codes[task.name]
+        return Run(
+            request, content, epoch=epoch, queue=queue, group=self.group_of(request.task), code=self._codes[name]
         )
-        if dedup is not None:
-            run.lock = plan_of(request, task, dedup).spec
-        return run
+
+    @staticmethod
+    def unread(request: Any, epoch: int) -> Run:
+        """Return the run of a request of which nothing else is read: its task is not throttled, or cannot run."""
+        return Run(request, Content(stored_id(request.id)), epoch=epoch)
 
     def group_of(self, task: Any) -> str:
         """Return the group of a task's limits."""
@@ -74,9 +79,13 @@ class Tasks:
         return self._settings.group_of(policy.group if policy is not None else None)
 
     def plan_of(self, context: Any, task: Any) -> LockPlan | None:
-        """Return the lock plan of a call, None if its task may run any number of times."""
+        """Return the lock plan of a call, None if its task may run any number of times, or the call has none."""
         dedup = self._dedups.get(task.name)
-        return None if dedup is None else plan_of(context, task, dedup)
+        try:
+            return None if dedup is None else plan_of(context, task, dedup)
+        except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
+            logger.debug("Task %s has no lock: %r", task.name, error)
+            return None
 
     def is_paced(self, run: Run) -> bool:
         """Return whether one of the run's limits has a rate."""

@@ -1,11 +1,11 @@
-"""Take steps that may write to the result backend, and try them again while it is away."""
+"""Take steps that may write to the result backend, and try them again while it is away; any other error ends a run."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.celery_side.failing import fail_or_reject, may_pass
 from celery_throttle.worker.held_back.held_back import PAUSE
 from celery_throttle.worker.runs import State
 
@@ -28,24 +28,28 @@ class BackendAway:
         held: holds the runs.
         broker: has the messages, and delivers those of a lost connection again.
         stops: returns whether the worker stops.
-        never_runs: called with the task and the context of a run that has failed, and that may have a lock.
+        never_runs: called with a run that has failed before it started.
     """
 
     def __init__(
-        self, held: HeldBack, broker: Broker, stops: Callable[[], bool], never_runs: Callable[[object, object], None]
+        self, held: HeldBack, broker: Broker, stops: Callable[[], bool], never_runs: Callable[[Run], None]
     ) -> None:
         self._held, self._broker, self._stops, self._never_runs = held, broker, stops, never_runs
 
     def attempt(self, step: Callable[[Run], None], run: Run, again: Callable[[list[Run]], None] | None = None) -> None:
         """Take a step that may store that the run is revoked, has expired, or failed.
 
-        If the backend is away the run is held for a while, and then waits for a slot again, or ``again`` is called.
+        If the backend is away the run is held for a while, and then waits for a slot again, or ``again`` is called. By
+        any other error the run fails: another try would have the same error.
         """
         try:
             step(run)
         except Exception as error:
             if self._stops():
                 raise
+            if not may_pass(error):
+                self._fail_by(step, run, error)
+                return
             if not run.at_broker:
                 logger.exception("celery_throttle: error in %r", step)
                 return
@@ -55,6 +59,13 @@ class BackendAway:
                 return
             logger.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)  # noqa: TRY400
             self._held.pause([run], State.BACKEND_AWAY, PAUSE, again or self._held.wait_first)
+
+    def _fail_by(self, step: Callable[[Run], None], run: Run, error: Exception) -> None:
+        if run.request.acknowledged:
+            logger.error("celery_throttle: error in %r", step, exc_info=error)
+        else:
+            logger.error("Task %s[%s] cannot start: %r", run.request.name, run.id, error)
+            self.fail(run, error)
 
     def fail(self, run: Run, error: Exception, again: Callable[[list[Run]], None] | None = None) -> None:
         """End a run that did not start."""
@@ -68,9 +79,8 @@ class BackendAway:
             for each in runs:
                 self.fail(each, error, later)
 
-        self.attempt(lambda run: fail(run.request, error), run, later)
+        self.attempt(lambda run: fail_or_reject(run.request, error), run, later)
 
     def _fail_now(self, run: Run, error: Exception) -> None:
-        fail(run.request, error)
-        if run.lock:  # else the store, which has no report of its end, would keep its lock until the ttl
-            self._never_runs(run.request.task, run.request._context)  # noqa: SLF001
+        fail_or_reject(run.request, error)
+        self._never_runs(run)  # else the store, which has no report of its end, would keep its lock until the ttl

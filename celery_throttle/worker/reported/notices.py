@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.holders import Holder
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -52,11 +53,11 @@ class Notices:
         """Ask the store for no more reasons, because the worker is about to stop."""
         self._parked.close()
 
-    def parked(self, request: Any, calls: Calls) -> None:
-        """Log a task that the store has parked."""
-        logger.debug("Task %s[%s] parked", request.name, request.id)  # each task; at INFO one a second
+    def parked(self, run: Run, calls: Calls) -> None:
+        """Log a run that the store has parked."""
+        logger.debug("Task %s[%s] parked", run.request.name, run.id)  # each task; at INFO one a second
         if logger.isEnabledFor(logging.INFO):
-            self._parked.count(request, calls)
+            self._parked.count(run.request, run.id, calls)
 
     def resumed(self, request: Any, waited: float) -> None:
         """Log a task that starts after waiting in line."""
@@ -121,7 +122,7 @@ def _log_crowded(request: Any, others: int) -> None:
     _log(text, others, _about(request, "crowded"))
 
 
-def _ask_why(request: Any, calls: Calls, others: int) -> None:
+def _ask_why(request: Any, stored: str, calls: Calls, others: int) -> None:
     """Ask the store for the place of a task and for the holders, and log both when the answers are there."""
     task, about = f"Task {request.name}[{request.id}] parked", _about(request, "task_parked")
     if not calls.link.up:
@@ -135,7 +136,7 @@ def _ask_why(request: Any, calls: Calls, others: int) -> None:
         if answers.keys() == {"view", "holders"}:
             _log_parked(task, about, others, **answers)
 
-    calls.link.send(calls.store.explain(request.id), partial(answered, "view"))
+    calls.link.send(calls.store.explain(stored), partial(answered, "view"))
     calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(answered, "holders"))
 
 
@@ -143,7 +144,7 @@ def _log_parked(task: str, about: dict[str, Any], others: int, view: Any, holder
     if isinstance(view, Exception) or isinstance(holders, Exception):
         _log(task, others, about)  # the store is away, which `Outage` logs
         return
-    why = explained(about["task_id"], read_task_view(view))
+    why = explained(str(about["task_id"]), read_task_view(view))
     if why.state == "unknown" and not others:  # ended by now: "parked" would be its last line in the log
         return
     if why.state in ("held", "unknown"):

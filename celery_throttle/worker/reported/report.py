@@ -90,7 +90,7 @@ def _listed(rows: Collection[Any], shown_as: Callable[[Any], dict[str, Any]]) ->
 def _task(run: Run) -> dict[str, Any]:
     needs = [{"limit": each.name, "key": each.key, "permits": cost} for each, cost in costs_of(run.needs.text)]
     return {
-        "task_id": run.request.id,
+        "task_id": run.id,
         "task_name": run.request.name,
         "queue": queue_of(run) or None,
         "needs": needs,

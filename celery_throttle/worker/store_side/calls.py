@@ -18,12 +18,13 @@ from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.decisions import deliver
+from celery_throttle.worker.store_side.decisions import blame, deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
-from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox, others, returning
+from celery_throttle.worker.store_side.outbox import Outbox, others, returning
+from celery_throttle.worker.store_side.patience import FEWEST_BYTES, Patience
 from celery_throttle.worker.store_side.renewals import renewals
+from celery_throttle.worker.store_side.sifting import Sifting
 from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ __all__ = ["Calls"]
 
 logger = logging.getLogger(__name__)
 
-#: The bytes of messages that a call may always have, and the longest patience: seconds of silence after a call.
-_FEWEST_BYTES, _MOST_PATIENCE = 1 << 16, 16 * TIMEOUT
 #: How often a late answer is asked for again. After that it is used, or with a slow store nothing would start.
 _LATE_MOST = 3
 
@@ -66,6 +65,7 @@ class Calls:
     Attributes:
         saving: as given.
         outbox: the rows of the next call.
+        sifting: the rows of refused calls, which go first.
         tally: counts, which are sent now and then.
         queues: the queues whose tasks this worker starts.
         held: the permits that the store counts as held here, by the nonce in the store.
@@ -96,6 +96,7 @@ class Calls:
         self.saving = saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
+        self.sifting = Sifting()
         self.tally = Tally()
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
@@ -112,9 +113,8 @@ class Calls:
         self._under_way: tuple[Batch, Call] | None = None
         self._sent = 0  # how often the call under way was sent
         self._late = 0  # how often its reply came too late
-        self._most_bytes = MOST_BYTES  # of the messages in a call
         self._slow = False  # whether the last call offered no slots because it had large messages
-        self._patience = TIMEOUT  # seconds of silence after which a call is sent again
+        self._patience = Patience()
         self._ready = False  # the limits are declared on this connection
         self._declaration_refused = False  # the store refused the declaration
         self.birth = ""
@@ -139,12 +139,12 @@ class Calls:
     @property
     def has_to_send(self) -> bool:
         """Whether there may be rows to send or tasks to ask for, and a call can be sent."""
-        return self.free and (self.hungry or self.outbox.lazy or self.outbox.urgent)
+        return self.free and (self.hungry or self.outbox.lazy or self.outbox.urgent or self.sifting.pending)
 
     @property
     def idle(self) -> bool:
         """Whether no row waits to be sent, and no call to be answered."""
-        return self._under_way is None and not self.outbox.urgent and not self.outbox.lazy
+        return self.answered and not (self.outbox.urgent or self.outbox.lazy or self.sifting.pending)
 
     @property
     def answered(self) -> bool:
@@ -165,12 +165,21 @@ class Calls:
         self.number += 1
         # An offered slot is kept from plain tasks until the answer. So a large call, which takes long, offers none, but
         # the call after it does.
-        self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(_FEWEST_BYTES)
+        self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(FEWEST_BYTES)
         self.hungry = self._slow or (self.hungry and not slots)
         slots = 0 if self._slow else slots
-        batch = self.outbox.next_batch(slots, self._most_bytes)
-        self.offered, self.freed, self.lazy_since = slots, 0, None
-        self._under_way = batch, self._call_of(batch)
+        if self.sifting.pending:
+            batch, self.hungry = self.sifting.next(), self.hungry or slots > 0
+        else:
+            batch = self.outbox.next_batch(slots, self._patience.most_bytes)
+            self.freed, self.lazy_since = 0, None
+        try:
+            call = self._call_of(batch)
+        except Exception:
+            logger.exception("celery_throttle: a call cannot be written")
+            self.sifting.unwritten(batch, self._call_of, partial(blame, self._gate))
+            return
+        self.offered, self._under_way = batch.exchange.slots, (batch, call)
         self._sent = self._late = 0
         self._ask()
 
@@ -182,17 +191,14 @@ class Calls:
         if self._under_way is not None:
             self.asked_at = monotonic()
             self._sent += 1
-            counted = self.tally.calls_to_send(self.store) if self.tally.due(self.asked_at) else []
-            self.link.send(self._under_way[1], self._answered, *counted, patience=self._patience)
+            counted = self.tally.calls_or_none(self.store) if self.tally.due(self.asked_at) else []
+            self.link.send(self._under_way[1], self._answered, *counted, patience=self._patience.seconds)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to report, except for requeues that the store refuses."""
-        return self._under_way is None and not (self.outbox.reports or self.outbox.lazy or self._requeues)
-
-    @property
-    def _requeues(self) -> bool:
-        return bool(returning(self.outbox.arrived)) and not self.paused
+        """Whether nothing is left to report, except for rows that the store refuses."""
+        refusable = not self.paused and (self.sifting.pending or bool(returning(self.outbox.arrived)))
+        return self._under_way is None and not (self.outbox.reports or self.outbox.lazy or refusable)
 
     def hurry(self) -> None:
         """Connect and send now, not after a pause, because the worker stops."""
@@ -244,7 +250,7 @@ class Calls:
         """Declare the limits on a new connection, before the call under way is sent again."""
         self._ready = self._declaration_refused = False
         self._listener.published(allowed=True)
-        away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
+        away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience.seconds
         pages = self.store.declarations(self.birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
 
@@ -302,12 +308,11 @@ class Calls:
 
     def _answered(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
-            self._was_too_much()
+            self._patience.no_answer()
         if isinstance(raw, StoreUnavailable) or self._under_way is None or self.asked_at is None:
             return  # still under way, as far as this worker can see
         self.took = monotonic() - self.asked_at
-        if self.took < self._patience / 4:
-            self._was_little()
+        self._patience.answered(self.took)
         if isinstance(raw, Exception):
             self._refused(raw)
             return
@@ -340,16 +345,9 @@ class Calls:
             self.outbox.unread(task, why)
         if not reply.hints:
             self._listener.published(allowed=False)
+        if self.sifting.pending and (found := self.sifting.accepted()):
+            blame(self._gate, *found)
         self._gate.answered(reply, self.group)
-
-    def _was_too_much(self) -> None:
-        """Wait longer for answers and send fewer bytes: a call may have had more than the network moves in time."""
-        self._most_bytes = max(self._most_bytes // 2, _FEWEST_BYTES)
-        self._patience = min(self._patience * 2, _MOST_PATIENCE)
-
-    def _was_little(self) -> None:
-        self._most_bytes = min(self._most_bytes * 2, MOST_BYTES)
-        self._patience = max(self._patience / 2, TIMEOUT)
 
     def _go_on_after(self, later: Overtaken) -> None:
         """Send the call under way again with a new number, because the store has a larger one than was sent.
@@ -369,6 +367,10 @@ class Calls:
         runs: list[Run] = []
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
+            if self.sifting.refused(batch, error):
+                logger.warning("celery_throttle: the store refused a call, looking for the task: %s", error)
+                self._count_error()
+                return
             self.outbox.put_back(batch, copied=self._sent > 1)
             runs = others(batch.arrived)
         self._pause(error, runs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.exchange_reply import Answer
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.outbox import Batch
 
-__all__ = ["Decisions", "deliver"]
+__all__ = ["Decisions", "blame", "deliver"]
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,12 @@ class Decisions(Protocol):
 
     def refused(self, run: Run) -> None:
         """Park a run that gets no permits now."""
+
+    def broke(self, run: Run, error: Exception) -> None:
+        """End a run for which the gate could not carry out a decision, or which the store refuses: its task fails."""
+
+    def broke_off(self, grant: Grant, group: str, error: Exception) -> None:
+        """End a parked task that the gate could not start: it fails."""
 
     def parked(self, run: Run) -> None:
         """Acknowledge the broker's message of a parked run, as soon as the store's copy is safe."""
@@ -72,7 +80,7 @@ class Decisions(Protocol):
 
 
 def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
-    """Call the gate for each row of a reply; an error in one call is logged, and the other rows are still delivered."""
+    """Call the gate for each row of a reply; an error in one call ends its task, and the others are still delivered."""
     handlers: dict[int, Callable[[Run], None]] = {
         Answer.MUST_PARK: gate.refused,
         Answer.PARKED: gate.parked,
@@ -82,17 +90,29 @@ def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
     }
     for run, answer in zip(batch.arrived, reply.arrived, strict=True):
         if handler := handlers.get(answer):
-            _safely(handler, run)
+            undecided = answer in (Answer.MUST_PARK, Answer.CROWDED)  # else the store has the task, or its end
+            _safely(handler, run, broke=partial(gate.broke, run) if undecided else None)
         else:
-            _safely(gate.granted, run, answer if answer > max(Answer) else 0)
+            _safely(gate.granted, run, answer if answer > max(Answer) else 0, broke=partial(gate.broke, run))
     for grant in reply.grants:
-        _safely(gate.resumed, grant, group)
+        _safely(gate.resumed, grant, group, broke=partial(gate.broke_off, grant, group))
     for each in reply.withdrawn:
         _safely(gate.withdrawn, each)
 
 
-def _safely(function: Callable[..., None], *args: Any) -> None:
+def blame(gate: Decisions, row: Batch, error: Exception) -> None:
+    """End the task of a row that the store refuses, or that cannot be written; a report about a task is dropped."""
+    for run in row.arrived:
+        why = UnusableMessage(f"Task {run.request.name}: the store refuses what its message has: {error}")
+        _safely(gate.broke, run, why)
+    for report in (*(f"{each.event} of {each.task}" for each in row.exchange.changed), *row.exchange.gone):
+        logger.error("celery_throttle: the store refuses a report (%s), which is dropped: %s", report, error)
+
+
+def _safely(function: Callable[..., None], *args: Any, broke: Callable[[Exception], None] | None = None) -> None:
     try:
         function(*args)
-    except Exception:
+    except Exception as error:
         logger.exception("celery_throttle: error in %r", function)
+        if broke is not None:
+            _safely(broke, error)

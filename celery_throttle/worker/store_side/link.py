@@ -294,8 +294,9 @@ class Link(Wire):
             self._send(call, call.packed(), callback, patience)
             return
         calls = [(call, callback), *more]
+        packed = b"".join([each.packed() for each, _ in calls])  # first: an error here must leave no call to wait for
         self._expect(*((each, received, patience) for each, received in calls))
-        self._write(b"".join(each.packed() for each, _ in calls))
+        self._write(packed)
 
     def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], object]) -> None:
         """Send a command that the server takes so many seconds to answer; the connection must be up."""

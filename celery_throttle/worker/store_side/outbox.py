@@ -31,6 +31,49 @@ class Batch:
     def __init__(self, exchange: Exchange, arrived: list[Run]) -> None:
         self.exchange, self.arrived = exchange, arrived
 
+    @classmethod
+    def empty(cls) -> Batch:
+        """Return a call without rows."""
+        return cls(Exchange(), [])
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return len(self.exchange.changed) + len(self.exchange.gone) + len(self.arrived)
+
+    def halves(self) -> list[Batch]:
+        """Return two calls with these rows, in their order.
+
+        The first has all ``unacked`` rows, because it confirms the other acknowledgements; they alone are halved, too.
+        """
+        rows = self.rows()
+        unacked = sum(row.event == "unacked" for row in self.exchange.changed)
+        middle = max(len(rows) // 2, unacked % len(rows))
+        return [self._joined(rows[:middle], self.exchange.errors), self._joined(rows[middle:], 0)]
+
+    def rows(self) -> list[Batch]:
+        """Return a call for each row: the ``unacked`` rows first, the others in their order."""
+        sent = self.exchange
+        changed = sorted(sent.changed, key=lambda row: row.event != "unacked")
+        return [
+            *(Batch(Exchange(clock=sent.clock, changed=[row]), []) for row in changed),
+            *(Batch(Exchange(clock=sent.clock, gone=[row]), []) for row in sent.gone),
+            *(
+                Batch(Exchange(clock=sent.clock, arrived=[row]), [run])
+                for row, run in zip(sent.arrived, self.arrived, strict=True)
+            ),
+        ]
+
+    def _joined(self, rows: list[Batch], errors: int) -> Batch:
+        exchange = Exchange(
+            clock=self.exchange.clock,
+            errors=errors,
+            arrived=[row for each in rows for row in each.exchange.arrived],
+            changed=[row for each in rows for row in each.exchange.changed],
+            gone=[row for each in rows for row in each.exchange.gone],
+        )
+        return Batch(exchange, [run for each in rows for run in each.arrived])
+
     def fits(self, reply: Reply) -> None:
         """Raise ValueError unless the reply has an answer for each of its rows."""
         if len(reply.arrived) != len(self.arrived):
@@ -269,7 +312,7 @@ class Outbox:
             self._unacked += [run.delivery for run in batch.arrived if run.parcel]
             for run in batch.arrived:
                 if not run.parcel:
-                    self.ended(run.request.id, run.nonce, Facts(began=False, message=Message.BROKER), run.attempt)
+                    self.ended(run.id, run.nonce, Facts(began=False, message=Message.BROKER), run.content.attempt)
         self._unacked[:0] = [Delivery(*row[1:4]) for row in exchange.changed if row.event == "unacked"]
         self._changed[:0] = [row for row in exchange.changed if row.event != "unacked"]
         self._gone[:0] = exchange.gone

@@ -64,6 +64,14 @@ class Tally:
         if needs:
             self._of(needs)[place] += 1
 
+    def calls_or_none(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that send the counts with another call; none if they cannot be written."""
+        try:
+            return self.calls_to_send(store)
+        except Exception:  # an error must not keep back the call that they go with
+            logger.exception("celery_throttle: counts of this worker are lost")
+            return []
+
     def due(self, now: float) -> bool:
         """Return whether the counts have to be sent with the next call."""
         if not self._counts:
