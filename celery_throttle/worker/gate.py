@@ -151,7 +151,7 @@ class Gate:
 
     def flushed(self) -> None:
         """Give back the permits of jobs that the pool dropped before any process began them; the pool stops next."""
-        self.running.discarded(stopping=True)
+        self.running.discarded()
 
     def finish(self) -> None:
         """Give back all permits after the pool has stopped."""
