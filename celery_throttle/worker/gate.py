@@ -188,6 +188,8 @@ class Gate:
         """Look for lost children while a run has a permit that could be freed."""
         if any(run.permit is not None for run in self.running.runs):
             self._slots.tend()
+        if self._closing:
+            self.running.lost()
 
     def look_soon(self) -> None:
         """Ask the store soon for parked tasks that can start."""

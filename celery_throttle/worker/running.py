@@ -208,6 +208,12 @@ class Running:
         except Exception:  # the other runs have to be ended, too
             logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, reason)
 
+    def lost(self) -> None:
+        """Give back the permits of jobs that end with no report, because their child is gone and the pool is closed."""
+        for run in [run for run in self.runs if self._slots.has_lost(run)]:
+            self._over(run)
+            self.give_back(run, Result.NOTHING, began=False)
+
     def discarded(self) -> None:
         """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
         for run in list(self.runs):

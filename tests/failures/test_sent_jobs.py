@@ -121,6 +121,32 @@ def test_child_that_dies_with_its_job_as_the_worker_stops(
     assert counts(journal)["sent"] == 1
 
 
+def test_permit_of_a_lost_job_is_free_while_the_worker_goes_on_to_stop(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    """Another body keeps the worker; the lease is longer than any test waits."""
+    worker = workers.start(DOORS, concurrency=2, options=["-l", "DEBUG"])
+    app = workers.app(DOORS)
+    app.plain.delay("longest")
+    [longest] = journal.wait_running(1)
+    with with_a_child(journal, state, worker, app.hold):
+        worker.term()
+        worker.wait_for_log("Worker: Stopping Pool", timeout=AT_ONCE)
+        [victim] = set(worker.children()) - {longest.pid}
+        worker.kill_child(victim)
+    workers.start(DOORS, concurrency=1)
+    app.hold.delay("next")
+
+    journal.wait_running(1, "next", timeout=AT_ONCE)
+    assert journal.running("longest")
+    journal.let_all_go()
+    assert worker.wait(SOON) == 0
+    journal.wait_finished(3, timeout=AT_ONCE)
+    redeliver(workers)
+    journal.wait_finished(1, "sent", timeout=AT_ONCE)
+    state.wait_clean()
+
+
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 class TestBrokerConnectionLost:
     """The store is the session's server; the broker is the test's own."""

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from billiard.pool import RUN as POOL_RUNS
 from celery.concurrency.asynpool import AsynPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
@@ -127,6 +128,13 @@ class Slots:
         if self._asyn_pool is None or run.request.time_start is not None:
             return False
         return run.job is None or run.job._job not in self._asyn_pool._cache  # noqa: SLF001
+
+    def has_lost(self, run: Run) -> bool:
+        """Return whether a child died with the run's job, unbegun, and the closed pool has no other child for it."""
+        pool, job = self._asyn_pool, run.job
+        if pool is None or pool._state == POOL_RUNS or job is None:  # noqa: SLF001
+            return False
+        return not job._accepted and job._write_to is not None and job._write_to not in pool._pool  # noqa: SLF001
 
     def tend(self) -> None:
         """Look for lost children.
