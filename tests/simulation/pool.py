@@ -9,6 +9,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
+from billiard.pool import RUN
 from celery.concurrency.asynpool import AsynPool
 
 __all__ = ["Job", "Pool", "einfo", "request_of"]
@@ -70,7 +71,7 @@ def request_of(job: Job) -> Any:
 class _WithEventLoop(AsynPool):
     def __init__(self, cache: dict[int, Job]) -> None:
         """Nothing of the real one is there but its type, and its jobs by their numbers."""
-        self._cache = cache
+        self._cache, self._state = cache, RUN
 
     def __del__(self) -> None:
         """Nor is there anything to end."""

@@ -127,7 +127,7 @@ an answer is repeated:
 holders are put back after all data was lost:
     take t; flush; deploy gpu:1; fill; renew t = put back
 expired holders are cleared:
-    take t1 on=gpu2:2; park t2 on=gpu2:2 slots=1 = t2; expire t1 t2; fill; reap 1 = t1; make_room
+    take t1 on=gpu2:2; park t2 on=gpu2:2 slots=1 = t2; expire t1 t2; fill; reap 1 = t1; make_room; look slots=0
     come_due task; look = t2; deliveries t2 = 1
 a look offers a turn, so that a dead queue at the head holds up no other:
     stranger: park theirs; park ours; fill; look = -; told 1 110; make_room; pass_over gpu q2; fill; look = ours

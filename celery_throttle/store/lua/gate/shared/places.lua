@@ -41,8 +41,8 @@ end
 -- Return the permits that the start of a task takes: none if the task is expired, lent out, pauses, or is
 -- without the verdict run.
 local function takes(record)
-  if record.expired or record.lent or record.again or record.lock and record.lock.verdict ~= 'run' then return '' end
-  return record.needs
+  if record.expired or record.lent or record.again then return '' end
+  return (not record.lock or record.lock.verdict == 'run') and record.needs or ''
 end
 
 local function member_of(task, record)
