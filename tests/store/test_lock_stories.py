@@ -349,8 +349,8 @@ the next one runs though an older one is published again, which has lost its lea
     peer: publish t2 keep_last; peer: arrive t2; publish t0 awaited; peer: end t1 slots=5 = t2 run
 an unlock while the newest is on its way strands no task:
     publish t1 keep_last; park t1 on=gpu slots=1; publish t2 keep_last; arrive t2 on=gpu; end t1 requeue
-    publish t3 keep_last; unlock = 1; come_due task; arrive t3 on=gpu = t2 run; look slots=5 = t1 replaced t2
-    end t2 slots=5 = t3 run; parked = -
+    publish t3 keep_last; unlock = 1; come_due task; arrive t3 on=gpu = t2 run; look slots=5 = -
+    end t2 slots=5 = t3 run; end t3 slots=5 = t1 conclude t3; parked = -
 the lock of the next one lasts until its ETA:
     publish t1 keep_last; take t1; claim t2 keep_last least=360000; end t1; lock = t2 queued; lasts_hours 100
 the lock of the next one lasts as long after its arrival:
