@@ -24,6 +24,7 @@ from celery_throttle.control.server import FULL, StoreFacts, examine
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
+from celery_throttle.store.unreadable import reason_of
 from celery_throttle.tasks.remarks import remarks
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _records(look: Look) -> Iterator[Finding]:
             "set-aside",
             True,
             f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks)}.",
-            f"Their records in the store are {why}, the first since {at(since)}.",
+            f"{reason_of(why, 'They were', 'Their records in the store are')}, the first since {at(since)}.",
             ("ThrottleControl(app).set_aside() has the records; their messages are kept for a week.",),
             since=since,
         )

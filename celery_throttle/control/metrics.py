@@ -61,7 +61,7 @@ _GAUGES = {
     "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
     "workers_silent": "Workers, and processes, that hold permits or locks and have stopped renewing their leases.",
     "leases_overdue": "Holders whose lease ended more than 5 s ago, and which are not reclaimed yet.",
-    "set_aside": "Tasks that cannot start, because their records are unreadable.",
+    "set_aside": "Tasks that cannot start: their records are unreadable, or they began too often.",
     "settling_seconds": "How long no task starts yet, because the store has just lost its data.",
     "store_time_seconds": "The store's clock when these metrics were read.",
     "cut": "1 if not everything was read: more than 1000 keys, 1000 holders or 1000 tasks that may be ready.",

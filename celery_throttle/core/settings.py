@@ -75,6 +75,7 @@ class Settings:
         park_replicas: number of replicas.
         park_timeout: seconds after which a worker asks again whether a parked task is safe; until then the broker keeps
             the message.
+        max_begins: how often a parked task may begin without an outcome before it is set aside; None: any number.
         enabled: False turns every limit off; workers and publishers then run as if the library were not installed.
         tags: values of ``per`` for the workers of this app or process, by name: ``{"gpu_box": "a7"}``. In the
             environment, ``THROTTLE_TAGS="gpu_box=a7"`` adds to them. A tag ``host`` replaces the name of the host.
@@ -92,6 +93,7 @@ class Settings:
     park_durability: ParkDurability = "memory"
     park_replicas: int = 1
     park_timeout: float = 3.0
+    max_begins: int | None = 5
     enabled: bool = True
     environment: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -143,8 +145,9 @@ class Settings:
         given = {field.name: get(_PREFIX + field.name, UNSET) for field in fields(cls)}
         set_ = {name: value for name, value in given.items() if value is not UNSET}
         values = {name: _CHECKS[name](_PREFIX + name, value) for name, value in set_.items() if value is not None}
-        if "reap_every" in set_ and set_["reap_every"] is None:
-            values["reap_every"] = None  # a value with a meaning: no beat entry
+        for name in ("reap_every", "max_begins"):
+            if name in set_ and set_[name] is None:
+                values[name] = None  # a value with a meaning: no beat entry, no bound
         _refuse_without_effect(values)
         if "url" not in values:
             try:
@@ -269,6 +272,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "park_durability": partial(one_of, choices=get_args(ParkDurability)),
     "park_replicas": partial(whole, usual=1),
     "park_timeout": partial(seconds, least=0.1, most=_DAY, usual=3),
+    "max_begins": partial(whole, usual=5),
     "enabled": flag,
     "environment": _environment,
     "tags": read_tags,

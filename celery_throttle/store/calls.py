@@ -36,12 +36,14 @@ class Store:
         lease: seconds for which a permit lasts without renewal.
         broker: the description of the worker's broker; "" for a caller that is no worker.
         sites: the sites of the caller; None if its app has no limit with ``per``.
+        max_begins: how often a task may begin without an outcome. Workers declare it.
     """
 
     keys: Keys
     lease: float
     broker: str = ""
     sites: Sites | None = None
+    max_begins: int = 5
     _head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class Store:
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
         whole = write(dict(sorted(everything.items()))) if name else ""
-        about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole)
+        about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole, self.max_begins if name else "")
         rows = list(limits)
         return self._call("declare", *about, len(rows), *(text for row in rows for text in row))
 

@@ -10,6 +10,7 @@ from celery_throttle.core.naming import is_outside
 from celery_throttle.core.sites import WORKER
 from celery_throttle.core.wording import at, listed, one_line, signature, times
 from celery_throttle.store.standing import refusals_of
+from celery_throttle.store.unreadable import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +101,7 @@ def explained(task_id: str, view: TaskView) -> Explanation:
     state, reasons = _state(view), tuple(_reasons(task_id, view))
     if state in ("unknown", "set aside"):
         return Explanation(task_id, state, reasons)
-    bucket = Bucket.parse(view.line) if state == "parked" and view.line else None
+    bucket = Bucket.parse(view.line) if state == "parked" and view.line and not view.again else None
     return Explanation(
         task_id,
         state,
@@ -137,8 +138,8 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
         )
     elif state == "set aside":
         yield (
-            f"Its record in the store is {view.aside}, so it cannot start, and its line went on without it: see "
-            f"ThrottleControl(app).set_aside()."
+            f"{reason_of(view.aside, 'It was', 'Its record in the store is')}, so it cannot start, and its line went "
+            f"on without it: see ThrottleControl(app).set_aside()."
         )
     elif state == "held":
         yield from _held(view)
@@ -224,6 +225,12 @@ def _locked(view: TaskView) -> Iterator[str]:
 def _parked(task_id: str, view: TaskView) -> Iterator[str]:
     if view.settling:
         yield f"The store lost its data: nothing starts for another {view.settling:.1f} s, until holders are back."
+    if view.again:
+        yield (
+            f"It has begun {times(view.deliveries)} without an outcome. It goes back in line after a pause, "
+            f"at {at(view.again)}."
+        )
+        return
     refused = [each.sentence for each in refusals_of(task_id, view)]
     yield from refused
     if len(view.needs) > 1:

@@ -33,8 +33,8 @@ __all__ = [
     "read_waiters",
 ]
 
-#: The beginnings of the lines of tasks that wait for an identity lock.
-_LOCK_LINES = (b"follow:", b"next:")
+#: The beginnings of the lines of tasks that wait for an identity lock, or for the end of a pause.
+_APART = (b"follow:", b"next:", b"again:")
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record = {}
     if not isinstance(record, dict):  # the store sets the record aside when its turn comes
         record = {}
-    bucket = Bucket.parse(text(line)) if line and not line.startswith(_LOCK_LINES) else None
+    bucket = Bucket.parse(text(line)) if line and not line.startswith(_APART) else None
     queue = BrokerQueue.parse(str(record.get("queue", "")))
     return Parked(
         text(task),
@@ -171,7 +171,7 @@ def read_waiters(rows: Iterable[Any]) -> list[Waiter]:
     """Return the waiters of rows of parked.lua, without tasks that wait for a lock and unreadable records."""
     found = []
     for line, _, task, packed, _ in rows:
-        if line.startswith(_LOCK_LINES):
+        if line.startswith(_APART):
             continue
         try:
             record = json.loads(packed)

@@ -45,6 +45,7 @@ class TaskView:
         line: the line of the parked task: a bucket, ``""`` or the line of an identity lock.
         broker: the code of the queue's broker.
         service: the description of that broker if it is not the app's own; else "".
+        again: the time before which the task does not begin again, None if there is none.
         expires: the time until which the task may wait.
         expires_now: whether the task did not start in time, or was dropped, and a worker has to report that.
         dropped: the operator that dropped the task, "" if the task was not dropped.
@@ -87,6 +88,7 @@ class TaskView:
     args: str | None = field(default=None, repr=False)
     kwargs: str | None = field(default=None, repr=False)
     eta: datetime | None = None
+    again: datetime | None = None
     kind: str = ""
     lacking: str = ""
 
@@ -96,7 +98,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
-    runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
+    runs = not record.keys() & {"expired", "lent", "again"} and (not plan or plan["verdict"] == "run")
     queue, about = BrokerQueue.parse(record.get("queue", "")), read_head(head)
     return TaskView(
         now=when(now),
@@ -126,6 +128,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         args=about.args,
         kwargs=about.kwargs,
         eta=about.eta,
+        again=when(record["again"]) if "again" in record else None,
     )
 
 

@@ -13,7 +13,7 @@ from celery_throttle.store.reading import UNREADABLE, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["SetAside", "Wrong", "read_set_aside", "read_wrong"]
+__all__ = ["SetAside", "Wrong", "read_set_aside", "read_wrong", "reason_of"]
 
 #: Keys of the store whose fields are neither limits nor keys of limits.
 _OF_TASKS = {"records", "messages", "locks", "workers"}
@@ -21,7 +21,9 @@ _OF_TASKS = {"records", "messages", "locks", "workers"}
 
 @dataclass(frozen=True)
 class SetAside:
-    """An unreadable value: the record of a task, whose line went on without it, or a field of another key.
+    """A value that was set aside: the record of a task, whose line went on without it, or a field of another key.
+
+    The record is unreadable, or its task has begun as often as it may (``throttle_max_begins``).
 
     Attributes:
         task_id: the id of the task; "" for a field of another key, which was dropped.
@@ -42,7 +44,8 @@ class SetAside:
     def __str__(self) -> str:
         if not self.task_id:
             return f"{self.key}[{one_line(self.field)}]: dropped since {at(self.since)}, it was {one_line(self.why)}"
-        return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+        reason = reason_of(self.why, "it was", "its record is")
+        return f"{one_line(self.task_id)}: set aside since {at(self.since)}, {reason}"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class Wrong:
 
     def __str__(self) -> str:
         return f"{self.key}[{one_line(self.field)}]: {one_line(self.why)}"
+
+
+def reason_of(why: str, of_task: str, of_record: str) -> str:
+    """Return the reason as a clause: of a task that has begun too often, or of a record that is unreadable."""
+    return f"{of_task if why.startswith('begun ') else of_record} {one_line(why)}"
 
 
 def read_set_aside(raw: Any) -> tuple[SetAside, ...]:

@@ -16,7 +16,7 @@ from celery_throttle.store.servers.doctor import refusal
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
-from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
@@ -79,8 +79,9 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_result_backends(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
+        outcomes.begin()  # before the pool forks its processes
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):
-            remember.begin()  # before the pool forks its processes
+            remember.begin()
         worker.process_task = worker.throttling.arrive
 
     def start(self, worker: Any) -> None:

@@ -152,7 +152,7 @@ class Gate:
 
     def flushed(self) -> None:
         """Give back the permits of jobs that the pool dropped before any process began them; the pool stops next."""
-        self.running.discarded(stopping=True)
+        self.running.discarded()
 
     def finish(self) -> None:
         """Give back all permits after the pool has stopped."""
@@ -193,6 +193,8 @@ class Gate:
         """Look for lost children while a run has a permit that could be freed."""
         if any(run.permit is not None for run in self.running.runs):
             self._slots.tend()
+        if self._closing:
+            self.running.lost()
 
     def look_soon(self) -> None:
         """Ask the store soon for parked tasks that can start."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "calls_of"]
 
+#: More begins than any task has.
+_ANY_NUMBER = 10**9
+
 
 def calls_of(
     group: str,
@@ -59,7 +62,7 @@ def calls_of(
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.look)
 
-    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group))
+    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), settings.max_begins or _ANY_NUMBER)
     if (durability := settings.durability) is None:
         return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 

@@ -228,18 +228,20 @@ class Running:
         except Exception:  # the other runs have to be ended, too
             logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, reason)
 
-    def discarded(self, *, stopping: bool = False) -> None:
-        """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
-        for run in [run for run in self.runs if self._slots.discarded(run.request)]:
-            sent = self._slots.was_sent(run.job)
-            if sent and stopping:
-                continue  # a child may run it, until the pool has stopped
+    def lost(self) -> None:
+        """Give back the permits of jobs that end with no report, because their child is gone and the pool is closed."""
+        for run in [run for run in self.runs if self._slots.has_lost(run)]:
             self._over(run)
-            if sent:
-                # A child may just have begun it, but its end is not reported: the permit stays until its lease ends.
-                self.forget_permit(run)
-            else:
+            self.give_back(run, Result.NOTHING, began=False)
+
+    def discarded(self) -> None:
+        """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
+        for run in list(self.runs):
+            if self._slots.discarded(run):
+                self._over(run)
                 self.give_back(run, Result.NOTHING, began=False)
+            else:
+                state.requests.setdefault(run.request.id, run.request)  # Celery removes unbegun requests here
 
     def close(self) -> None:
         """Pass no permits on any more, so that tasks that wait elsewhere get them."""

@@ -16,7 +16,7 @@ from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
-from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
@@ -161,6 +161,7 @@ class Throttling:
         self._stopping.finish()
         task_revoked.disconnect(self._never_runs, dispatch_uid=str(id(self)))
         remember.end()
+        outcomes.end()
         self.timekeeper.stop()
         for group in self.groups:
             group.close()

@@ -118,13 +118,59 @@ def test_run_of_a_solo_worker_is_not_repeated(
     else:
         send(workers, getattr(app, name), "a")
     journal.wait_finished(1, "a")
-    worker.wait_for_log("ended without an outcome")
+    worker.wait_for_log("ended without an outcome" if name == "plain" else "its outcome is kept here", timeout=AT_ONCE)
     send(workers, app.plain, "after", ignore_result=True)
     journal.wait_finished(1, "after")
     backend.restart()
     wait_acknowledged(workers)
     state.wait_clean()
     assert counts(journal) == {"a": 1, "after": 1}
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_outcome_is_stored_when_the_backend_is_back(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str
+) -> None:
+    """The store alone has the messages, and each body ends once; a run that is over holds up no other."""
+    worker = workers.start(DOORS, pool=pool, concurrency=1)
+    app = workers.app(DOORS)
+    limit = state.limit(app.hold_late.name)
+    limit.pause()
+    parked = [app.hold_late.delay(label) for label in ("first", "second")]
+    state.wait_parked(*parked)
+    backend.kill()
+    journal.let_all_go()
+    limit.resume()
+
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    worker.wait_for_log("its outcome is kept here", times=2, timeout=AT_ONCE)
+    backend.restart()
+
+    assert [each.get(timeout=2 * AT_ONCE) for each in parked] == ["first", "second"]
+    assert counts(journal) == {"first": 1, "second": 1}
+
+
+def test_outcome_of_a_worker_that_ends_is_lost_and_logged(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    worker = workers.start(DOORS, pool="threads", concurrency=1)
+    app = workers.app(DOORS)
+    sent = send(workers, app.hold_late, "a")
+    journal.wait_running(1, "a")
+    backend.kill()
+    journal.let_all_go()
+    worker.wait_for_log("its outcome is kept here", timeout=AT_ONCE)
+    worker.term()
+    assert worker.wait() == 0
+    assert f"[{sent.id}] has ended, and its outcome is lost: the process has ended" in worker.log()
+
+    backend.restart()
+    redeliver(workers)
+    app = workers.start_app(DOORS)
+    app.hold_late.delay("next").get(timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"a": 1, "next": 1}
 
 
 def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(

@@ -199,7 +199,7 @@ def _what_is_left(steps: Steps) -> dict[str, list[str]]:
 
 #: Keys that may stay: declarations, changes, and counts, which end by the server's own clock.
 _STAYS = {"limits", "audit", "minutes", "quarters", "totals"}
-_META_STAYS = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
+_META_STAYS = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors", b"begins"}
 
 
 def _check_ghosts(world: World) -> None:

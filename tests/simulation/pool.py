@@ -9,6 +9,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated
+from billiard.pool import RUN
 from celery.concurrency.asynpool import AsynPool
 
 __all__ = ["Job", "Pool", "einfo", "request_of"]
@@ -35,7 +36,6 @@ class Job:
         accepted: whether the worker has seen that it began.
         granted_us: when its permit was granted.
         permit: the one that it runs with, None if it needs nothing.
-        discarded: whether the pool forgot it, because the broker connection was lost.
     """
 
     worker: Any
@@ -47,12 +47,11 @@ class Job:
     on_failure: Callable[..., None]
     state: str = "sent"
     accepted: bool = False
-    discarded: bool = False
     outcome: str = ""
     run: Any = None
     granted_us: int = 0
     permit: Any = None
-    _write_to: Any = None
+    _job: int = 0
 
     def cancel(self) -> None:
         """The worker gives it up in a cold shutdown."""
@@ -70,8 +69,9 @@ def request_of(job: Job) -> Any:
 
 
 class _WithEventLoop(AsynPool):
-    def __init__(self) -> None:
-        """Nothing of the real one is there but its type."""
+    def __init__(self, cache: dict[int, Job]) -> None:
+        """Nothing of the real one is there but its type, and its jobs by their numbers."""
+        self._cache, self._state = cache, RUN
 
     def __del__(self) -> None:
         """Nor is there anything to end."""
@@ -82,7 +82,7 @@ class Pool:
 
     Args:
         size: slots.
-        has_event_loop: as prefork has: it forgets jobs that no child has accepted when the broker is lost.
+        has_event_loop: as prefork has: it forgets jobs that no child has when the broker is lost.
         worker: its owner.
         given: called with each job.
     """
@@ -92,15 +92,19 @@ class Pool:
 
     def __init__(self, size: int, worker: Any, given: Callable[[Job], None], *, has_event_loop: bool) -> None:
         self.num_processes, self._worker, self._given = size, worker, given
-        self._pool: Any = _WithEventLoop() if has_event_loop else None
+        self._cache: dict[int, Job] = {}
+        self._pool: Any = _WithEventLoop(self._cache) if has_event_loop else None
         self._has_event_loop = self.uses_semaphore = has_event_loop
         self.jobs: list[Job] = []
+        self._given_so_far = 0
 
     def apply_async(self, _target: Any, args: Any, **options: Any) -> Job:
         self._worker.outside()
         task, task_id, request, *_ = args
         callbacks = options["accept_callback"], options["callback"], options["error_callback"]
-        job = Job(self._worker, task, task_id, request, *callbacks)
+        job = Job(self._worker, task, task_id, request, *callbacks, _job=self._given_so_far)
+        self._given_so_far += 1
+        self._cache[job._job] = job
         self.jobs.append(job)
         self._given(job)
         return job
@@ -108,14 +112,9 @@ class Pool:
     def maintain_pool(self) -> None:
         """Ignored, because the world reports lost children."""
 
-    def flush(self) -> list[Job]:
-        """Forget the jobs that no child has accepted; a body that has begun goes on. Return those."""
-        if not self._has_event_loop:
-            return []
-        gone = [job for job in self.jobs if not job.accepted and job.state != "heard"]
-        for job in gone:
-            job.discarded = True
-            job._write_to = self if job.state != "sent" else None
-            if job.state == "sent":
-                self.jobs.remove(job)
-        return gone
+    def forget_unbegun(self) -> None:
+        """Flush: forget the jobs that no child has begun. A body that has begun goes on."""
+        if self._has_event_loop:
+            self.jobs = [job for job in self.jobs if job.state != "sent"]
+            self._cache.clear()
+            self._cache.update((job._job, job) for job in self.jobs)

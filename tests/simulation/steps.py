@@ -247,7 +247,7 @@ class Steps:
         return job is not None
 
     def _accept(self) -> bool:
-        jobs = [job for job in self._jobs("begun") if not job.accepted and not job.discarded]
+        jobs = [job for job in self._jobs("begun") if not job.accepted]
         return self._with(jobs, self._accepted)
 
     def _accepted(self, job: Job) -> None:
@@ -267,7 +267,7 @@ class Steps:
 
     def _heard(self, job: Job) -> None:
         """Let a worker see the end of a job."""
-        if not job.accepted and not job.discarded:
+        if not job.accepted:
             self.world.accept(job)
             if job.worker.dead or job.worker.blocked:  # it sees the end after that, in any thread
                 return

@@ -267,7 +267,6 @@ class Worker:
         over_here: tasks that were revoked or have failed, and whose end it has reported before the store has it.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
-        forgotten: holders that its pool has dropped with a broker connection; their leases end them.
         only_copies: attempts whose messages only its call had when the store lost its data.
         withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
@@ -288,7 +287,6 @@ class Worker:
         self.unsettled: list[Any] = []
         self.over_here: list[str] = []
         self.withdrawn: set[str] = set()
-        self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()
         self.beginning: set[Any] = set()
         self.pool = Pool(slots, self, given, has_event_loop=has_event_loop)
@@ -396,7 +394,7 @@ class Worker:
 
     def holds(self, nonce: str) -> bool:
         """Return whether it has this holder."""
-        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in self.permits)
+        return any(permit.holder.nonce == nonce for permit in self.permits)
 
     def knows_alone(self, tag: str | None) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
@@ -454,16 +452,11 @@ class Worker:
         if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
             self.consumer.qos.update()
 
-    def disconnect(self) -> list[Job]:
-        """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
-        gone = self.pool.flush()
-        for permit in (job.permit for job in gone if job.permit is not None):
-            self.forgotten.add(permit.holder.nonce)
-            if permit.run is not None:  # a call may yet report that the permit was passed on to it
-                self.forgotten.add(permit.run.nonce)
+    def disconnect(self) -> None:
+        """Lose the connection of the consumer, in Celery's order."""
+        self.pool.forget_unbegun()
         self.loop.call(self.gate.disconnected)
         self.channel = None
-        return gone
 
     def receive(self, message: Any) -> None:
         """The consumer got a message."""

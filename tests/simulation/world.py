@@ -282,8 +282,8 @@ class World:
         """The connection to the broker ends."""
         self.say("lose broker", worker)
         back = self._disconnect(worker)
-        self.act(worker, self._flush, worker)
-        messages = [request_of(job).message for job in worker.pool.jobs if not job.discarded]
+        self.act(worker, worker.disconnect)
+        messages = [request_of(job).message for job in worker.pool.jobs]
         given = {message.delivery_tag for message in messages if message.channel is not None}
         for delivery in back:
             if delivery.tag in given:  # sent to a child, and will begin
@@ -291,11 +291,6 @@ class World:
                 delivery.letter.copies += 1
             else:
                 self._comes_again(delivery, "the broker connection was lost")
-
-    def _flush(self, worker: Worker) -> None:
-        for job in worker.disconnect():
-            if job.run is not None:
-                self.book.lapse(job.run, "the pool forgot it with the broker connection")
 
     def deliver(self, channel: Channel, queue: str) -> None:
         """The oldest message of a queue arrives."""
@@ -367,7 +362,7 @@ class World:
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
             self._die_with(job)
-            if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
+            if job.accepted and job.state != "sent" and not worker.dead:
                 self.act(worker, worker.job_says, job.cancel)
             job.state = "heard"
             if job in worker.pool.jobs:
@@ -500,11 +495,9 @@ class World:
         worker.pool.jobs.remove(job)
         if run is not None:
             self.say("heard", worker, run.attempt, run.outcome)
-            if not job.discarded:
-                self._counts(run)
-                worker.unsettled.append(run)
-        if not job.discarded:
-            self.act(worker, worker.job_says, self._call_back, job)
+            self._counts(run)
+            worker.unsettled.append(run)
+        self.act(worker, worker.job_says, self._call_back, job)
 
     def _call_back(self, job: Job) -> None:
         if job.run is None or job.outcome == "success":

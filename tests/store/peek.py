@@ -14,7 +14,7 @@ from celery_throttle.core.policy import costs_of
 from tests.store.caller import KEYS
 
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
-_LOCK_LANES = ("follow:", "next:")
+_APART = ("follow:", "next:", "again:")
 #: Kinds of entries that end by themselves, as KEYS ends names them.
 _ENDING = ("locks", "rates", "turns", "overrides", "aside", "workers")
 
@@ -83,13 +83,15 @@ class Record:
     @property
     def takes(self) -> list[tuple[str, int]]:
         """The permits that it waits for, and holds when it starts."""
-        return [] if self.raw.get("expired") or self.raw.get("lent") or self.verdict != "run" else self.needs
+        return [] if self.raw.keys() & {"expired", "lent", "again"} or self.verdict != "run" else self.needs
 
     @property
     def lane(self) -> str:
         what = self.raw["needs"]
         if self.raw.get("expired"):
             what = ""
+        elif self.raw.get("again"):
+            what = "again:"
         elif self.verdict == "follow":
             what = f"follow:{self.identity}:{self.lock['first']}"
         elif self.verdict == "next":
@@ -265,7 +267,7 @@ def check(store: Snapshot) -> None:
     assert {bucket: int(count) for bucket, count in store.hashes["waiting"].items()} == waiting
     assert {field: int(count) for field, count in store.hashes["sums"].items()} == _sums(store.used, waiting)
     assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
-    hurried = {task for task, record in store.parked.items() if "deadline" in record.raw}
+    hurried = {task for task, record in store.parked.items() if record.raw.keys() & {"deadline", "again"}}
     assert hurried == store.due("task").keys()
     assert store.parked.keys() <= store.messages.keys() <= store.records.keys() | store.hashes["aside"].keys()
     assert store.seconds.keys() == store.second_messages.keys()
@@ -295,7 +297,7 @@ def _check_lanes(store: Snapshot) -> None:
     """Check that each lane is listed by its first task, in the right place."""
     first: dict[str, tuple[str, Record]] = {}
     for task, record in sorted(store.parked.items(), key=lambda item: item[1].member(item[0])):
-        if not record.lane.startswith(_LOCK_LANES):
+        if not record.lane.startswith(_APART):
             first.setdefault(record.lane, (task, record))
     lanes = store.lanes
     assert lanes.keys() == first.keys()

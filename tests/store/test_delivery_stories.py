@@ -93,7 +93,8 @@ a late end does not free the permit of the next one:
 a task that ended is forgotten [done | failed | retry | ignored]:
     park t slots=1 = t; end t *; records = -; messages = -
 a requeued task goes to the end of the line, and counts as delivered:
-    park t1 slots=1 = t1; park t2; end t1 requeue slots=1 = t2; end t2 slots=1 = t1; deliveries t1 = 1
+    park t1 slots=1 = t1; park t2; end t1 requeue slots=1 = t2; end t2 slots=1 = -; come_due task; look = t1
+    deliveries t1 = 1
 a returned task keeps its place, and was not delivered:
     park t1 slots=1 = t1; park t2; end t1 return slots=1 = t1; deliveries t1 = 0
 a task that the broker still has is not kept [requeue | return]:
@@ -112,7 +113,8 @@ a holder whose lease is over is cleared, and others stay:
 no more holders are cleared than asked for, as no call takes long:
     take t1 t2 t3 t4 t5 on=gpu:5; expire t1 t2 t3 t4 t5; reap 2 = t1 t2; reap 2 = t3 t4; reap 2 = t5; reap 2 = -
 a stored task of a lost worker goes back to its place:
-    peer: park t1 slots=1 = t1; park t2; expire t1; reap; look = t1; deliveries t1 = 1
+    peer: park t1 slots=1 = t1; park t2; expire t1; reap; look = t2; end t2 slots=1 = -; come_due task
+    look = t1; deliveries t1 = 1
 a task of a lost worker that the broker has is forgotten:
     take t; expire t; reap; records = -
 an expired holder makes room with the next look:
@@ -130,14 +132,15 @@ a holder puts itself back after lost data, before its limit is declared:
 a full limit takes no holder back:
     take t1; flush; peer: deploy gpu:1; peer: take t2; renew t1 = lost; held = t2
 a run whose task went back in line takes it out again:
-    park t; look = t; expire t; reap; lines = gpu t; renew t = put back; held = t; parked = -; end t; records = -
+    park t; look = t; expire t; reap; parked = t; renew t = put back; held = t; parked = -; end t; records = -
 each of several has its own answer:
     take t1 on=gpu2:2; peer: take t2 on=gpu2:2; lost_run t2; renew t1 t2 t1 = renewed, lost, renewed; renew = -
 callers that wait outside of tasks are kept, and one whose process is gone leaves the line with nothing to report:
     wait 0; take t; park w1 w2 outside wait_ms=50; keep w1 unknown = 1 0; wait 0.06; look = -; parked = w1
     wait 599; look = -; parked = w1
 a run whose task runs elsewhere by now is lost, though another permit is free:
-    park t on=gpu2:2 slots=1 = t; expire t; peer: look = t; renew t = lost; runs_of t = peer
+    park t on=gpu2:2 slots=1 = t; expire t; reap; come_due task; peer: look = t; renew t = lost
+    runs_of t = peer
 a retry in line is not lost with the run before it:
     take t; peer: park t attempt=1; expire t; peer: reap; renew t; end t retry; peer: look = t#1
 a second delivery in line runs when the first run dies after all:
@@ -161,7 +164,7 @@ a refusal has the same reason again:
 a parked task that has run is not parked again by a copy of the call:
     park t; peer: look = t; peer: end t; again; records = -
 a grant that was reclaimed since is not granted again:
-    park t; look = t; expire t; peer: look = t; again = -; runs_of t = peer
+    park t; look = t; expire t; reap; come_due task; peer: look = t; worker: again = -; runs_of t = peer
 a reclaimed grant that waits is not granted again:
     park t; look = t; expire t; reap; again = -; parked = t
 a permit that was reclaimed since is refused:
@@ -224,7 +227,7 @@ a second may wait for as long as any other:
     wait 0; take t; peer: park t wait_ms=500000; park other; end t again; due task = t; wait 499; look slots=0
     parked = other t; wait 2; look = t expired
 a second waits on while the first goes back in line, and is dropped in the end:
-    park t slots=1 = t; peer: park t; end t requeue slots=1 = t; seconds = t; end t; records = -
+    park t slots=1 = t; peer: park t; end t requeue; come_due task; look = t; seconds = t; end t; records = -
 """
 
 #: A task that another worker runs as well, after the lease of its first run was lost.
@@ -232,28 +235,34 @@ OVER = """
 a task that is back in line is dropped when its lost run succeeds:
     park t slots=1 = t; look slots=0; peer: lose t; parked = t; end t; empty
 the run beside a success is the last, however it ends [done | failed | ignored | again | requeue]:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; used = gpu 1; peer: end t * slots=1 = -
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; end t; used = gpu 1; peer: end t * slots=1 = -
     empty
 the run beside a success is the last, also if it is to be retried:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; peer: end t retry slots=1 = -
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; end t; peer: end t retry slots=1 = -
     peer: ask t attempt=1 = has_run
 a run beside a success does not come back after a lost lease:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; look = -; used = -; peer: end t
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; end t; lose t; look = -; used = -; peer: end t
     empty
 a redelivery after two lost leases is dropped, though neither run was parked before:
     take t; peer: lose t; peer: take t; end t; lose t; ask t = has_run
 a run beside a success does not go back after a slow down:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; end t; lose t; peer: send_back t; peer: look = -
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; end t; lose t; peer: send_back t; peer: look = -
     records = -
 a delivery that waited for the second run is dropped:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; park t; seconds = t; end t; seconds = -
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; park t; seconds = t; end t; seconds = -
     peer: end t ignored slots=1 = -
 a redelivered task is dropped:
     take t; peer: lose t; records = -; end t at_broker; peer: ask t = has_run
 a failure ends nothing, as a task may run once more for each lease that is lost:
-    park t slots=1 = t; look slots=0; peer: lose t; end t failed; peer: look = t
+    park t slots=1 = t; look slots=0; peer: lose t; end t failed; come_due task; peer: look = t
 a later attempt is dropped as well:
-    park t slots=1 = t; look slots=0; peer: lose t; peer: look = t; peer: park t attempt=1; peer: end t retry; end t
+    park t slots=1 = t; look slots=0; peer: lose t
+    come_due task; peer: look = t; peer: park t attempt=1; peer: end t retry; end t
     look = -; records = -
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from celery_throttle.store.exchange_reply import Grant
 from tests.store.caller import message_of
 from tests.store.facts_table import LockOutcome, comes_back, lock_outcome, second_goes_on
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import Snapshot, check, peek
+from tests.store.peek import Snapshot, check, let_come_due, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import terms
 
@@ -119,5 +120,42 @@ def test_stored_message_keeps_the_place_in_it(redis: Redis) -> None:
         (run,) = worker.put("t", gpu, slots=1).grants
         worker.put("u", gpu)
         worker.release(run, facts)
+        let_come_due(redis, "task")
+        worker.look(0)
         store = peek(redis)
         assert (store.waiting("gpu"), store.parked["t"].deliveries) == (order, deliveries), facts
+
+
+@pytest.mark.parametrize("message", [Message.PLACE, Message.TAIL, Message.LOST])
+def test_begun_task_pauses_before_each_begin_and_is_set_aside_after_the_last(redis: Redis, message: Message) -> None:
+    """After 1 s, 2 s, 4 s and 8 s, whatever brought it back; its lock is free then."""
+    worker = LockCaller(redis, "aaaaaaaa", "q")
+    mail = terms(Limit("mail", 9)).same
+    worker.claim("t", PLAN)
+    grants = worker.put("t", mail, lock=PLAN.spec, slots=1).grants
+    pauses = []
+    for begun in range(1, 6):
+        (run,) = grants
+        worker.release(run, Facts(True, message))
+        store = peek(redis)
+        check(store)
+        assert not worker.look(1).grants
+        if begun < 5:
+            assert store.parked["t"].deliveries == begun
+            pauses.append((store.due("task")["t"] - store.now) / 1000)
+            let_come_due(redis, "task")
+            grants = worker.look(1).grants
+
+    assert pauses == [pytest.approx(pause, abs=0.9) for pause in (1, 2, 4, 8)]
+    assert (store.records, store.used, store.live_lock()) == ({}, {}, None)
+    assert store.messages == {"t": message_of("t")}
+    assert json.loads(store.hashes["aside"]["t"])["why"] == "begun 5 times without an outcome"
+
+
+def test_task_that_has_not_begun_goes_back_without_a_pause(redis: Redis) -> None:
+    worker = LockCaller(redis, "aaaaaaaa", "q")
+    grants = worker.put("t", terms(Limit("mail", 9)).same, slots=1).grants
+    for _ in range(9):
+        (run,) = grants
+        worker.release(run, Facts(False, Message.PLACE))
+        grants = worker.look(1).grants

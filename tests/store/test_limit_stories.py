@@ -62,7 +62,7 @@ keys take turns, and none is left idle:
     serve 3 = abc; serve 4 = aabb; serve 3 = aaa
 one that is to come again has the next turn of its key, not behind all others:
     take x on=api:1~c; park a0 on=api:1~a; park b0 b1 b2 b3 on=api:1~b; end x slots=1 = a0
-    end a0 requeue slots=1 = b0; serve 2 = ab; serve 2 = bb
+    end a0 requeue slots=1 = b0; come_due task; serve 2 = ab; serve 2 = bb
 an absent key saves no turns up:
     take x on=api:1~a; park a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 on=api:1~a; serve 6 = aaaaaa
     park b0 b1 b2 b3 on=api:1~b; serve 6 = aaabbb
@@ -121,7 +121,7 @@ one that starts in time has no deadline any more:
 one that is returned unstarted may wait for no longer:
     wait 0; park g deadline=100; wait 60; look = g; end g return; due task = g; wait 41; look = g expired
 one that began in time and comes again has no deadline any more:
-    park g deadline=600 slots=1 = g; end g again; due task = -
+    park g deadline=600 slots=1 = g; end g again; come_due task; look slots=0; due task = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
 a repeated call has the same refusals:
@@ -424,7 +424,9 @@ further back in a line that no worker serves the reason is the same as of the fi
     why second 2 = The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'.
     why first = It can start: it waits for a worker with a free slot that consumes queue 'q2'.
 a lost lease and a deadline are why:
-    park t on=api:1 deadline=60 slots=1; expire t; look slots=0; why t 2 = It was started once before...
+    park t on=api:1 deadline=60 slots=1; expire t; look slots=0
+    why t = It has begun once without an outcome. It goes back in line after a pause...
+    come_due task t; look slots=0; why t 2 = It was started once before...
     arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
     come_due task late; look slots=0; state late = ended without running
     why late = It waited for longer than its start_deadline: it ends as expired.
@@ -483,7 +485,8 @@ all hosts have one line, so a task that comes to a host with room does not start
 a task does not start before one that waits for a host and for another limit:
     a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2+api:1; a8: ask late on=gpu/host:2 = must_park, p
 a task goes back in line for any host:
-    a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; a8: look = t
+    a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; come_due task
+    a8: look = t
     used = gpu/host=a8 1; a8: end t; empty
 all hosts have one line, in which no more are parked than may wait:
     a7: take t on=gpu/host:1<1; a7: park p on=gpu/host:1<1; a8: park late on=gpu/host:1<1 = crowded

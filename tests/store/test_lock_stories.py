@@ -140,11 +140,12 @@ a failure is not remembered:
 a success is remembered though its lease had ended, if no other task took the lock:
     take t1 remember=60; lease_ends t1; end t1; lock = t1 done
 a success that is reported early outlives its worker:
-    park t1 remember=60 slots=1 = t1 run; succeeded t1 = 1; lease_ends t1; look = t1 done t1
+    park t1 remember=60 slots=1 = t1 run; succeeded t1 = 1; lease_ends t1; reap; come_due task; look = t1 done t1
 an early success of an earlier grant of the task counts:
     take t1 remember=60; succeeded t1 before = 1; lock = t1 done
 a success is remembered beside the lock of another run, after a lost lease:
-    park t remember=60 slots=1 = t run; look slots=0; expire t; peer: look slots=0; peer: look = t run; end t
+    park t remember=60 slots=1 = t run; look slots=0; expire t; peer: look slots=0; come_due task
+    peer: look = t run; end t
     expire t; look = -; claim t2 remember=60 = taken t; peer: end t; claim t2 remember=60 = taken t
 a success is remembered though its task went back in line:
     park t remember=60 slots=1 = t run; look slots=0; expire t; peer: look slots=0; end t
@@ -286,7 +287,8 @@ a follower that is published again waits its turn:
 one that was to be skipped and is published again runs:
     take t1 skip; arrive t2 skip; end t1; claim t2 skip = claimed; look slots=4 = t2 run; lock = t2 running
 one that ran before it became a duplicate has no token:
-    park t1 slots=1 = t1 run; unlock; peer: take t2; lease_ends t1; look = -; peer: end t2 slots=1 = t1 conclude t2
+    park t1 slots=1 = t1 run; unlock; peer: take t2; lease_ends t1; reap; come_due task; look = -
+    peer: end t2 slots=1 = t1 conclude t2
 a verdict that is given back is offered again at once:
     take t1 on=gpu; arrive t2 skip on=gpu slots=1; end t2 return slots=1 = t2 skip t1
 a follower of another queue is not passed over, as it had no turn that it could have missed:
@@ -347,8 +349,8 @@ the next one runs though an older one is published again, which has lost its lea
     peer: publish t2 keep_last; peer: arrive t2; publish t0 awaited; peer: end t1 slots=5 = t2 run
 an unlock while the newest is on its way strands no task:
     publish t1 keep_last; park t1 on=gpu slots=1; publish t2 keep_last; arrive t2 on=gpu; end t1 requeue
-    publish t3 keep_last; unlock = 1; arrive t3 on=gpu = t2 run; look slots=5 = t1 replaced t2
-    end t2 slots=5 = t3 run; parked = -
+    publish t3 keep_last; unlock = 1; come_due task; arrive t3 on=gpu = t2 run; look slots=5 = -
+    end t2 slots=5 = t3 run; end t3 slots=5 = t1 conclude t3; parked = -
 the lock of the next one lasts until its ETA:
     publish t1 keep_last; take t1; claim t2 keep_last least=360000; end t1; lock = t2 queued; lasts_hours 100
 the lock of the next one lasts as long after its arrival:

@@ -41,7 +41,8 @@ the other delivery goes on after any discovery [peer: ask t = parked, t | peer: 
 the other delivery goes on after a discovery [renew t = put back; end t again | end t failed | send_back t | peer: saved t = there]:
     take t; peer: park t; spoil t needs; *; peer: look = t; peer: end t; records = -; lines = -
 another delivery of a parked one goes on:
-    park t slots=1 = t; peer: park t attempt=1; end t requeue = -; spoil t needs; peer: look = t#1; peer: end t
+    park t slots=1 = t; peer: park t attempt=1; end t requeue = -; spoil t needs
+    come_due task; peer: look = t#1; peer: end t
     lines = -
 all that is unreadable at once holds up no other:
     take h0 h1 on=gpu2:2; park p0 p1 p2 p3 p4 p5 p6 p7 on=gpu2:2 wait_ms=600000; park good on=gpu2:2; spoil h0
@@ -116,7 +117,7 @@ a task does not go back after a slow down:
 permits go on changing hands:
     take t1; park t2; fill; end t1 slots=1 = t2; end t2 slots=1 = -; used = -
 a rejected task goes back in line:
-    park t1 slots=1 = t1; fill; end t1 requeue; lines = gpu t1
+    park t1 slots=1 = t1; fill; end t1 requeue; parked = t1
 leases are renewed, else permits in use would be free:
     take t; expire t; fill; renew t = renewed; leases = t long
 limits are declared, else a new connection could give nothing back:
@@ -126,7 +127,8 @@ an answer is repeated:
 holders are put back after all data was lost:
     take t; flush; deploy gpu:1; fill; renew t = put back
 expired holders are cleared:
-    take t1 on=gpu2:2; park t2 on=gpu2:2 slots=1 = t2; expire t1 t2; fill; reap 1 = t1; look = t2; deliveries t2 = 1
+    take t1 on=gpu2:2; park t2 on=gpu2:2 slots=1 = t2; expire t1 t2; fill; reap 1 = t1; make_room; look slots=0
+    come_due task; look = t2; deliveries t2 = 1
 a look offers a turn, so that a dead queue at the head holds up no other:
     stranger: park theirs; park ours; fill; look = -; told 1 110; make_room; pass_over gpu q2; fill; look = ours
 a new task takes a free permit:
@@ -169,7 +171,8 @@ an unreadable lock goes when its time is over [garbage | empty | list | number |
 duplicates of an unreadable task get the same outcome [garbage | empty | list | number | foreign | older]:
     take t0; arrive t1 on=gpu; arrive t2 on=gpu; spoil t1 *; end t0 slots=2 = t2 conclude t0; aside = t1; waiting = -
 the other delivery of an unreadable follower goes on:
-    park t slots=1 = t run; park t; unlock; take other; end t again slots=1 = -; verdict t = follow; spoil t needs
+    park t slots=1 = t run; park t; unlock; take other; end t again
+    come_due task; look slots=1 = -; verdict t = follow; spoil t needs
     end other slots=1; look; end t; records = -
 a task that runs keeps its lock after an outage, as a payment must not be made again:
     publish t1; take t1; be_away; lock_ends; claim t2 = taken t1; reap = -; renew t1 = renewed; claim t3 = taken t1

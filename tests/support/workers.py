@@ -130,10 +130,7 @@ class Worker:
         return victim
 
     def wait(self, timeout: float = HANGS_AFTER) -> int:
-        """Wait until the main process has ended; return its status.
-
-        A process of Celery's pool stays for 30 s if its worker dropped a job at a warm shutdown that it had begun.
-        """
+        """Wait until the main process has ended; return its status."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -53,7 +53,7 @@ class Worker:
         self.loop = loop = any_of(Loop())
         self.started: list[Any] = []
         self.slots = slots = any_of(SimpleNamespace(gone=False, size=4, in_main_process=False, passed_on=True))
-        slots.discarded = lambda request: request is None
+        slots.discarded = lambda run: run is None
         slots.run = lambda *job: self.started.append(job)
         tasks: Any = SimpleNamespace(run_of=run_of)
         nothing: Any = lambda *_: None  # noqa: E731

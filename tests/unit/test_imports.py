@@ -34,11 +34,11 @@ STEERS = {
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
     "celery_throttle.worker.celery_side.prefetch": {"qos"},  # which sets how many messages the worker may take
     "celery_throttle.worker.celery_side.unthrottled": {"task"},  # as Celery's autoretry_for does
-    "celery_throttle.worker.celery_side.remember": {"backends"},  # which fail a success whose result cannot be kept
     "celery_throttle.testing.cut": {"pool"},  # whose connections a test can cut
     # Celery's worker in the process of a test; of a lost one nothing is reported.
     "celery_throttle.testing.workers": {"self", "throttling", "connection"},
-    "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
+    "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much
+    "celery_throttle.worker.celery_side.flushing": {"job"},  # which the flush of the pool would drop
 }
 
 #: Lines of a file, which has one subject.

@@ -58,12 +58,14 @@ def test_everything_can_be_set() -> None:
         "park_durability": "replicas",
         "park_replicas": 2,
         "park_timeout": 1.0,
+        "max_begins": 3,
         "enabled": False,
         "environment": " production ",
     }
     given = {f"throttle_{name}": value for name, value in options.items()}
     assert read(**given) == Settings(**options | {"environment": "production"})
     assert read(throttle_lease=timedelta(minutes=2)).lease == 120.0
+    assert read(throttle_max_begins=None).max_begins is None
 
 
 REFUSED = rows(r"""

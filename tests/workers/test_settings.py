@@ -44,6 +44,7 @@ SETTINGS = {
     "throttle_park_durability": ("memory", "replicas"),
     "throttle_park_replicas": (1, 2),
     "throttle_park_timeout": (3.0, 5),
+    "throttle_max_begins": (5, 3),
     "throttle_enabled": (True, False),
     "throttle_environment": ("", "staging"),
     "throttle_tags": ({}, {"gpu_box": "a7"}),

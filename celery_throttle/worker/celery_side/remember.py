@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery._state import get_current_task
-from celery.backends.base import Backend
 from celery.signals import task_success
 from kombu.exceptions import EncodeError
 
@@ -23,15 +21,12 @@ from celery_throttle.tasks.registry import dedup_of, group_of
 from celery_throttle.worker.lock_plans import plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from celery_throttle.core.dedup import Dedup
 
-__all__ = ["begin", "end"]
+__all__ = ["begin", "end", "lost"]
 
 logger = logging.getLogger(__name__)
 
-_keep_result = Backend.mark_as_done
 #: The mark in the request of a task whose result could not be stored.
 _LOST = "throttle_result_lost"
 
@@ -39,35 +34,26 @@ _LOST = "throttle_result_lost"
 def begin() -> None:
     """Begin to report successes, in this process and its children."""
     task_success.connect(_succeeded, weak=False, dispatch_uid=__name__)
-    _have_celery_use(_keep_or_lose)
 
 
 def end() -> None:
     """Stop reporting, in this process."""
     task_success.disconnect(_succeeded, dispatch_uid=__name__)
-    _have_celery_use(_keep_result)
 
 
-def _have_celery_use(function: Callable[..., None]) -> None:
-    backends: Any = Backend  # the class, because an app has one backend for each thread, and a task may have its own
-    backends.mark_as_done = function
+def lost(task: Any, error: Exception) -> bool:
+    """Count a body as succeeded whose result could not be stored; return False if that is not for us.
 
-
-def _keep_or_lose(backend: Any, task_id: str, result: Any, request: Any = None, *rest: Any, **options: Any) -> None:
-    """Store the result of a body that has succeeded, in place of Celery's own function."""
-    try:
-        _keep_result(backend, task_id, result, request, *rest, **options)
-    except EncodeError:  # no backend can store it; Celery stores the error instead
-        raise
-    except Exception as error:
-        task: Any = get_current_task()
-        if task is None or task.request.id != task_id or _remembered(task) is None:
-            raise
-        setattr(task.request, _LOST, True)
-        logger.error(  # noqa: TRY400 - its traceback is of no use
-            "Task %s[%s] has succeeded, but its result is lost, since the result backend is away: %r",
-            task.name, task_id, error,
-        )  # fmt: skip
+    If no backend can store the result Celery stores the error instead.
+    """
+    if isinstance(error, EncodeError) or _remembered(task) is None:
+        return False
+    setattr(task.request, _LOST, True)
+    logger.error(
+        "Task %s[%s] has succeeded, but its result is lost, since the result backend is away: %r",
+        task.name, task.request.id, error,
+    )  # fmt: skip
+    return True
 
 
 def _remembered(task: Any) -> Dedup | None:

@@ -6,15 +6,20 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery import VERSION
+from billiard.pool import RUN as POOL_RUNS
 from celery.concurrency.asynpool import AsynPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
+from celery_throttle.worker.celery_side.flushing import flush_the_rest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from celery_throttle.worker.runs import Run
 
 __all__ = ["Slots"]
 
@@ -114,34 +119,22 @@ class Slots:
             offer()
 
     def keep_jobs(self) -> None:
-        """Have the pool keep the jobs that its children run when the broker connection is lost.
+        """Have the pool keep the jobs that its children have when the worker stops or loses its broker connection."""
+        if self._asyn_pool is not None:
+            self._pool.flush = partial(flush_the_rest, self._asyn_pool)
 
-        Before Celery 5.6 its `flush` may drop every job, also those that a child runs. The ends of such jobs would not
-        be reported, so each of them would keep its slot and its permits until the worker stops.
-        """
-        if self._asyn_pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
-            return
-        pool = self._pool
-        flush, jobs = pool.flush, self._asyn_pool._cache  # noqa: SLF001
+    def discarded(self, run: Run) -> bool:
+        """Return whether the pool dropped the run's job, unbegun, when the consumer stopped, for good or not."""
+        if self._asyn_pool is None or run.request.time_start is not None:
+            return False
+        return run.job is None or run.job._job not in self._asyn_pool._cache  # noqa: SLF001
 
-        def flush_the_rest() -> None:
-            accepted = {number: job for number, job in jobs.items() if job._accepted}  # noqa: SLF001
-            flush()
-            jobs.update((number, job) for number, job in accepted.items() if not job.ready())
-
-        pool.flush = flush_the_rest
-
-    def discarded(self, request: Any) -> bool:
-        """Return whether the pool dropped the request's job when the consumer stopped, for good or to connect again.
-
-        A pool with an event loop drops every job that no child has accepted yet.
-        """
-        return request.time_start is None and self._asyn_pool is not None
-
-    @staticmethod
-    def was_sent(job: Any) -> bool:
-        """Return whether a child may have begun a discarded job."""
-        return job is None or job._write_to is not None  # noqa: SLF001
+    def has_lost(self, run: Run) -> bool:
+        """Return whether a child died with the run's job, unbegun, and the closed pool has no other child for it."""
+        pool, job = self._asyn_pool, run.job
+        if pool is None or pool._state == POOL_RUNS or job is None:  # noqa: SLF001
+            return False
+        return not job._accepted and job._write_to is not None and job._write_to not in pool._pool  # noqa: SLF001
 
     def tend(self) -> None:
         """Look for lost children.

@@ -7,6 +7,7 @@
 --   for how long the worker could not reach the store (ms, 0: unknown)
 --   code and description of its broker ('' if the caller is no worker)
 --   name of the worker, and all its declarations as JSON ('' if that is not to be stored)
+--   how often a task may begin ('' if the caller is no worker)
 --   n, n x (limit, its declaration)
 -- Returns { birth, limit, declared before, ... }: when the data of this store began, and the limits whose
 -- declaration has changed.
@@ -15,7 +16,7 @@ redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
 state.away_ms = number()
 local broker, description = argument(), argument()
-local worker, everything = argument(), argument()
+local worker, everything, begins = argument(), argument(), argument()
 look_at_ended()
 local birth = begin_data()
 -- A caller with an older birth shows that this store was emptied, even if a new worker came first.
@@ -31,6 +32,8 @@ end
 
 if broker ~= '' then keep('broker:' .. broker, description) end
 if worker ~= '' then keep('declared:' .. worker, everything) end
+
+if begins ~= '' then redis.call('HSET', META, 'begins', begins) end
 
 local answer = { birth }
 for _ = 1, number() do

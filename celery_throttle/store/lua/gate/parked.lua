@@ -23,6 +23,7 @@ if all then
   kinds = {
     { 'buckets', '-', '+' }, { 'passed' }, { 'others', '-', '[\1' },
     { 'others', '[follow:', '(follow;' }, { 'others', '[next:', '(next;' },
+    { 'others', '[again:', '(again;' },
   }
 end
 

@@ -1,4 +1,5 @@
--- Aside: values that cannot be read. Each affects its own task alone; all others go on.
+-- Aside: values that cannot be read, and tasks that began too often. Each affects its own task alone; all
+-- others go on.
 
 -- KEYS aside: an object of
 --   v       VERSION

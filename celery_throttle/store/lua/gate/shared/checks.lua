@@ -2,7 +2,7 @@
 -- again.
 
 local function check_lane(lane)
-  if waits_for_lock(lane) then return end
+  if waits_apart(lane) then return end
   local first = first_of(lane)
   if not first or is_findable(lane, load_lane(lane), first) then return end
   note_wrong('lanes', lane, 'not listed where it says')
@@ -77,6 +77,6 @@ local function check_member(member)
     local unreadable = not record and not readable(redis.call('HGET', RECORDS, task) or '{"v":2}', 'record')
     local counted = string.match(lane, '^%d') and (unreadable or redis.call('HEXISTS', ASIDE, task) == 1)
     if counted then count_waiting({ needs = parts_of(lane) }, -1) end
-    if not waits_for_lock(lane) then list_lane(lane) end
+    if not waits_apart(lane) then list_lane(lane) end
   end
 end

@@ -9,6 +9,9 @@
 --            lost     unknown, since the holder is gone: back to its own place if the store has it
 -- result     success, failure, retry (another delivery, with one more attempt, follows), nothing
 --
+-- A task that has begun goes back after a pause, but for head, which has a pause of its own. After its last
+-- begin (throttle_max_begins) it does not go back: it is set aside, and its lock is free.
+--
 -- The consequences (tests/store/facts_table.py has the same table; a test compares the two):
 --   permit     always free
 --   rate       the start is free again if the body did not begin
@@ -33,7 +36,7 @@ local function line_up_again(task, record, began, message)
   elseif message == 'head' then
     record.ticket, record.place = next_ticket() - BEFORE_ALL, nil
   end
-  if began and message ~= 'head' then record.deliveries = (record.deliveries or 0) + 1 end
+  if began and message ~= 'head' then begin_later(record) end
   enqueue(task, record)
 end
 
@@ -62,7 +65,12 @@ local function ended(task, nonce, began, message, result)
   end
   give(needs)
   if record.over then began, result = true, end_over(task, record, message, result) end
-  if comes_back(task, record, message) then
+  local back = comes_back(task, record, message)
+  if back and began and message ~= 'head' and has_begun_enough(record) then
+    keep_begun(task, record)
+    if record.lock then lock_ended(task, record, locker, 'nothing') end
+    settle_second(task, {}, 'nothing')
+  elseif back then
     if record.lock then lock_ended(task, record, locker, 'waits') end
     -- The task to run after may have ended while this one was lent.
     if record.lent and record.lock and record.lock.verdict == 'next' then judge_record(task, record) end

@@ -3,7 +3,7 @@
 -- starts: false for a holder that only comes back.
 local function hold(task, record, nonce, starts)
   local waited = record.ticket ~= 0
-  record.nonce, record.since = nonce, NOW
+  record.nonce, record.since, record.again = nonce, NOW, nil
   if state.sites then record.needs = bound(record.needs) end
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   take(needs_of(takes(record)), starts and nonce, waited)

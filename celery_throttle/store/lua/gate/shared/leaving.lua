@@ -42,7 +42,7 @@ local function lend(task, nonce)
   local verdict = record.lock and record.lock.verdict or 'run'
   if verdict ~= 'run' and verdict ~= 'next' then return nil end
   leave_line(task, record)
-  record.nonce, record.since, record.lent = nonce, NOW, 1
+  record.nonce, record.since, record.lent, record.again = nonce, NOW, 1, nil
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   save_record(task, record)
   return record.queue

@@ -13,7 +13,8 @@ end
 local function enqueue(task, record)
   record.nonce, record.since, record.lent = nil, nil, nil
   if string.find(record.needs, '\29', 1, true) then record.needs = unbound(record.needs) end
-  if record.deadline then redis.call('ZADD', DUE, record.deadline, 'task:' .. task) end
+  local due = record.again or record.deadline
+  if due then redis.call('ZADD', DUE, due, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)
   redis.call('ZADD', LINES, 0, member)
@@ -21,7 +22,7 @@ local function enqueue(task, record)
   state.parked = true
   local known = state.firsts[lane]
   local behind = known and known.place < ordered(record.place or record.ticket)
-  if behind or waits_for_lock(lane) then return end
+  if behind or waits_apart(lane) then return end
   state.firsts[lane] = nil
   local first = first_of(lane)
   if first and first.member == member then list_lane(lane) end
@@ -35,8 +36,8 @@ local function leave_line(task, record)
   if first and first.member == member then state.firsts[lane] = nil end
   count_waiting(record, -1)
   if record.moves then drop_bar(task, record) end
-  if record.deadline then redis.call('ZREM', DUE, 'task:' .. task) end
-  if not waits_for_lock(lane) and first and first.member == member then list_lane(lane) end
+  if record.again or record.deadline then redis.call('ZREM', DUE, 'task:' .. task) end
+  if not waits_apart(lane) and first and first.member == member then list_lane(lane) end
 end
 
 -- Return whether any task is parked.

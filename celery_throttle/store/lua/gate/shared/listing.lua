@@ -47,5 +47,5 @@ end
 local function drop_stray(key, member, lane)
   if redis.call('ZREM', key, member) == 0 then return end -- the member was noted more than once
   if key == HEADS then touch(string.match(member, '^[^%z]*')) end -- a call skips some strays, not all
-  if lane and not waits_for_lock(lane) then list_lane(lane) end
+  if lane and not waits_apart(lane) then list_lane(lane) end
 end

@@ -38,5 +38,5 @@ end
 local function drop_listed(lane, listed)
   redis.call('ZREM', READY, listed)
   state.oldest = {}
-  if parts_of(lane) and not waits_for_lock(lane) and first_of(lane) then list_again(lane) end
+  if parts_of(lane) and not waits_apart(lane) and first_of(lane) then list_again(lane) end
 end

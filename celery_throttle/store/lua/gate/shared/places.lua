@@ -6,6 +6,7 @@
 --   nothing but a slot           ''
 --   the outcome of another task  'follow:' identity ':' that task
 --   an identity lock             'next:' identity
+--   a pause before it begins again  'again:'
 -- A member of KEYS lines is lane \0 place, the ticket if that is not the place, '.', task id.
 
 local function lane_of(record)
@@ -13,6 +14,8 @@ local function lane_of(record)
   if string.find(what, '\29', 1, true) then what = unbound(what) end
   if record.expired then
     what = ''
+  elseif record.again then
+    what = 'again:'
   elseif lock and lock.verdict == 'follow' then
     what = 'follow:' .. lock.identity .. ':' .. lock.first
   elseif lock and lock.verdict == 'next' then
@@ -35,11 +38,11 @@ local function ready_member(lane, ticket)
   return section .. '\0' .. ticket .. lane, section
 end
 
--- Return the permits that the start of a task takes: none if the task is expired, lent out or without the
--- verdict run.
+-- Return the permits that the start of a task takes: none if the task is expired, lent out, pauses, or is
+-- without the verdict run.
 local function takes(record)
-  if record.expired or record.lent or record.lock and record.lock.verdict ~= 'run' then return '' end
-  return record.needs
+  if record.expired or record.lent or record.again then return '' end
+  return (not record.lock or record.lock.verdict == 'run') and record.needs or ''
 end
 
 local function member_of(task, record)
@@ -56,9 +59,11 @@ local function member_parts(lane, member)
   return { task = task, place = place, ticket = ticket ~= '' and ticket or place, member = member }
 end
 
-local function waits_for_lock(lane)
+-- Return whether the tasks of a lane wait for something else than permits or a slot. Such a lane is not
+-- listed.
+local function waits_apart(lane)
   local kind = string.match(lane, '^(%l+):')
-  return kind == 'follow' or kind == 'next'
+  return kind == 'follow' or kind == 'next' or kind == 'again'
 end
 
 -- Return a number as text that sorts like the number. The text has digits only, because Lua compares signs by

@@ -24,6 +24,7 @@
 --   over        another delivery of the task has succeeded, see over.lua
 --   lent        its message is on the way to its queue; holds no permits
 --   deliveries  how often the task was started before
+--   again       until when the task waits before it begins again (ms)
 --   lock        its plan for the identity lock, see claims.lua
 --   code        identifies the task if no limit has its name (see core/task_codes.py)
 --   outside     a holder outside of tasks, without a message in a broker

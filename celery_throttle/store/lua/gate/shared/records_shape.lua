@@ -46,6 +46,7 @@ local function wrong_in_odd_delivery(record)
   local attempt, deliveries, moves = record.attempt, record.deliveries, record.moves
   if attempt ~= nil and not is_a(attempt, 'whole') then return 'attempt' end
   if deliveries ~= nil and not is_a(deliveries, 'whole') then return 'deliveries' end
+  if record.again ~= nil and not is_number(record.again) then return 'again' end
   if moves ~= nil and not is_a(moves, 'whole') then return 'moves' end
   if record.dropped ~= nil and type(record.dropped) ~= 'string' then return 'dropped' end
   if record.dropped_at ~= nil and type(record.dropped_at) ~= 'number' then return 'dropped_at' end

@@ -47,7 +47,7 @@ local function reap_all(leases)
     redis.call('ZREM', DUE, member)
     if kind == 'bucket' then touch(name)
     elseif kind == 'lane' then take_back(name, load_lane(name))
-    elseif kind == 'task' then deadline_passed(name)
+    elseif kind == 'task' then time_came(name)
     elseif kind == 'lock' then go_on_with(name)
     elseif kind == 'limit' then go_on_after(limit_of(name), name)
     end
@@ -57,9 +57,15 @@ local function reap_all(leases)
   if next(state.unsettled) then settle() end
 end
 
-local function deadline_passed(task)
+-- The deadline of a parked task has passed, or its pause is over.
+local function time_came(task)
   local record = load_record(task)
-  if record and not record.nonce then expire_parked(task, record) end
+  if not record then return drop_paused_strays() end
+  if record.nonce then return end
+  if not record.again then return expire_parked(task, record) end
+  leave_line(task, record)
+  record.again = nil
+  enqueue(task, record)
 end
 
 -- Return after how long (ms) time alone may let a task start (0: never).

@@ -1,0 +1,46 @@
+"""A task that begins and has no outcome: it begins again after a pause, and not for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, counts
+from tests.support.journal import Journal
+from tests.support.state import State
+from tests.support.waiting import until
+from tests.support.workers import Workers
+
+
+@pytest.mark.parametrize(
+    ("pool", "name", "how"),
+    [
+        ("threads", "hold_late", "SystemExit"),  # the thread's job ends by an error
+        ("gevent", "hold_late", "SystemExit"),
+        ("prefork", "hold_again", "exit"),  # the process is lost, and the message is rejected
+    ],
+)
+def test_task_without_an_outcome_pauses_and_is_set_aside(
+    workers: Workers, journal: Journal, state: State, pool: str, name: str, how: str
+) -> None:
+    workers.conf["throttle_max_begins"] = 3
+    app = workers.start_app(DOORS, pool=pool, concurrency=1)
+    task = getattr(app, name)
+    limit = state.limit(task.name)
+    limit.pause()
+    journal.let_all_go()
+    bad = task.delay("bad", how)
+    state.wait_parked(bad)
+    good = task.delay("good")
+    state.wait_parked(bad, good)
+    limit.resume()
+
+    assert good.get(timeout=AT_ONCE) == "good"  # it does not wait for the other
+    until(state.throttle.set_aside, timeout=2 * AT_ONCE, describe=lambda: str(counts(journal)))
+    (aside,) = state.throttle.set_aside()
+    assert (aside.task_id, aside.why) == (bad.id, "begun 3 times without an outcome")
+    assert state.throttle.explain(bad.id).state == "set aside"
+    assert counts(journal) == {"bad": 3, "good": 1}
+    first, second, third = (run.started for run in journal.runs("bad"))
+    assert second - first > 0.9
+    assert third - second > 1.9
+    assert state.used == {}
