@@ -118,7 +118,7 @@ def test_run_of_a_solo_worker_is_not_repeated(
     else:
         send(workers, getattr(app, name), "a")
     journal.wait_finished(1, "a")
-    worker.wait_for_log("ended without an outcome" if name == "plain" else "its outcome is kept here", timeout=AT_ONCE)
+    worker.wait_for_log("ended without an outcome" if name == "plain" else "its outcome is kept here")
     send(workers, app.plain, "after", ignore_result=True)
     journal.wait_finished(1, "after")
     backend.restart()
@@ -142,12 +142,12 @@ def test_outcome_is_stored_when_the_backend_is_back(
     journal.let_all_go()
     limit.resume()
 
-    journal.wait_finished(2, timeout=AT_ONCE)
+    journal.wait_finished(2)
     state.wait_clean()
-    worker.wait_for_log("its outcome is kept here", times=2, timeout=AT_ONCE)
+    worker.wait_for_log("its outcome is kept here", times=2)
     backend.restart()
 
-    assert [each.get(timeout=2 * AT_ONCE) for each in parked] == ["first", "second"]
+    assert [each.get(timeout=HANGS_AFTER) for each in parked] == ["first", "second"]
     assert counts(journal) == {"first": 1, "second": 1}
 
 
@@ -160,7 +160,7 @@ def test_outcome_of_a_worker_that_ends_is_lost_and_logged(
     journal.wait_running(1, "a")
     backend.kill()
     journal.let_all_go()
-    worker.wait_for_log("its outcome is kept here", timeout=AT_ONCE)
+    worker.wait_for_log("its outcome is kept here")
     worker.term()
     assert worker.wait() == 0
     assert f"[{sent.id}] has ended, and its outcome is lost: the process has ended" in worker.log()
@@ -168,7 +168,7 @@ def test_outcome_of_a_worker_that_ends_is_lost_and_logged(
     backend.restart()
     redeliver(workers)
     app = workers.start_app(DOORS)
-    app.hold_late.delay("next").get(timeout=AT_ONCE)
+    app.hold_late.delay("next").get(timeout=HANGS_AFTER)
     state.wait_clean()
     assert counts(journal) == {"a": 1, "next": 1}
 
