@@ -80,7 +80,7 @@ def test_frozen_worker(workers: Workers, journal: Journal) -> None:
         return {each.kind: each.what for each in throttle.report().alarms}
 
     assert [each.task_name for each in throttle.holders()] == [app.hold_one.name]
-    assert not alarms().keys() & {"silent", "lost"}
+    until(lambda: not alarms().keys() & {"silent", "lost"})
     frozen.freeze()
     until(lambda: "silent" in alarms())
     workers.start(ONCE, concurrency=1)
