@@ -73,6 +73,7 @@ def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
 
 def test_frozen_worker(workers: Workers, journal: Journal) -> None:
     """An alarm at once; after its lease, that a second run may be beside it. All is forgotten when both have ended."""
+    workers.conf |= DIES  # also of the reader, which knows by its own how often a lease is renewed
     frozen, app, first = started(workers, journal, "hold_one")
     throttle = ThrottleControl(app.app)
 
