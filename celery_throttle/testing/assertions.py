@@ -17,10 +17,9 @@ from celery_throttle.core.wording import counted
 from celery_throttle.core.wording import times as often
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import dedup_of, policies_of
-from celery_throttle.testing.messages import ids
+from celery_throttle.testing.messages import WITHIN, ids
 from celery_throttle.testing.needs import arguments_of, assert_needs, call_of, call_text, needs_of
 from celery_throttle.testing.scene import Scene
-from celery_throttle.testing.workers import WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

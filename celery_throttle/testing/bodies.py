@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.testing.workers import WITHIN
+from celery_throttle.testing.messages import WITHIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.throttle_control import ThrottleControl
 
-__all__ = ["EAGER", "NOT_ENTERED", "NO_WORKER", "TURNED_OFF", "failure", "ids", "short"]
+__all__ = ["EAGER", "NOT_ENTERED", "NO_WORKER", "TURNED_OFF", "WITHIN", "failure", "ids", "short"]
+
+#: Seconds to wait for a state that has to come: enough for a busy machine, since they pass only if it does not come.
+WITHIN = 10.0
 
 NOT_ENTERED = "The test has not begun, and the app has its own store: write with ThrottleTest(app) as throttle: ..."
 EAGER = (

@@ -15,9 +15,9 @@ from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.testing.cut import Cut
-from celery_throttle.testing.messages import EAGER, NO_WORKER, NOT_ENTERED, TURNED_OFF, failure, short
+from celery_throttle.testing.messages import EAGER, NO_WORKER, NOT_ENTERED, TURNED_OFF, WITHIN, failure, short
 from celery_throttle.testing.seen import Seen
-from celery_throttle.testing.workers import LOOK_EVERY, WITHIN
+from celery_throttle.testing.workers import LOOK_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

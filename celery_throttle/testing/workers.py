@@ -11,17 +11,17 @@ from celery import _state
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.worker import WorkController
 
+from celery_throttle.testing.messages import WITHIN
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.testing.seen import Seen
 
-__all__ = ["LOOK_EVERY", "WITHIN", "Worker"]
+__all__ = ["LOOK_EVERY", "Worker"]
 
 __tracebackhide__ = True  # pytest shows the line of the test instead
 
-#: Seconds to wait for a state that has to come: enough for a busy machine, since they pass only if it does not come.
-WITHIN = 10.0
 #: Seconds between two looks of the kit, and seconds that a worker waits for messages before it looks whether to stop.
 LOOK_EVERY, _DRAIN_MOST = 0.004, 0.02
 

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -356,22 +357,30 @@ def test_renewal_after_a_release_puts_nothing_back(
 
 
 def test_lost_permit_reports_it(gpu: Limit, brief: Celery, redis: Redis, state: State) -> None:
-    # New to this data, so it does not wait for holders that may put themselves back.
-    newcomer = Celery("newcomer", broker=brief.conf.broker_url)
-    newcomer.conf.throttle_lease = brief.conf.throttle_lease
+    def newcomer() -> Celery:
+        """Return one that is new to the data, so it does not wait for holders that may put themselves back."""
+        made = Celery("newcomer", broker=brief.conf.broker_url)
+        made.conf.throttle_lease = brief.conf.throttle_lease
+        return made
+
+    def take_over() -> Permit | None:
+        redis.flushall()
+        with suppress(NotAcquired):  # the holder was faster, and has put itself back
+            return gpu.acquire(0, app=newcomer())
+        return None
 
     def lose() -> None:
         with gpu.acquire(app=brief) as permit:
-            redis.flushall()
-            other = gpu.acquire(app=newcomer)
+            other = until(take_over)
             until(lambda: permit.lost)
+            assert other
             other.release()
 
     with pytest.raises(LeaseLost, match="'gpu' is not held by"):
         lose()
 
     def cleared() -> bool:
-        gpu.acquire(app=newcomer).release()  # each call clears ended leases
+        gpu.acquire(app=brief).release()  # each call clears ended leases
         return state.is_empty()
 
     until(cleared)

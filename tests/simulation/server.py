@@ -166,4 +166,5 @@ def output_of(module: str, *options: str) -> str:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env=os.environ | {"CI": "1"})
     assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     return done.stdout.strip()

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 #: Seconds after which an awaited condition counts as one that never comes. It bounds a hang, and measures nothing: a
 #: machine that is five times slower, or busy, has to pass all the same. The leases beside it are longer.
-HANGS_AFTER = 120.0
+HANGS_AFTER = 240.0
 
 
 def until(
