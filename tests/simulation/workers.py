@@ -11,7 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
 from functools import cache, partial
 from types import SimpleNamespace
@@ -197,8 +197,9 @@ class _Thread:
 class _Caller:
     """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
 
-    def __init__(self, url: str, keys: Any = None, most: int = 0) -> None:
-        """All go to the same server."""
+    def __init__(self, url: str, keys: Any = None, most: int = 0) -> None:  # noqa: ARG002 - as the real one
+        """All go to the same server, one after the other."""
+        self.turn = nullcontext()
 
     def call(self, call: Call) -> Any:
         reply = HERE.network.carry_out(call.packed())
