@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, DOORS, counts
+from tests.failures.tools import DOORS, counts
 from tests.support.journal import Journal
 from tests.support.state import State
-from tests.support.waiting import until
+from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Workers
 
 
@@ -34,8 +34,8 @@ def test_task_without_an_outcome_pauses_and_is_set_aside(
     state.wait_parked(bad, good)
     limit.resume()
 
-    assert good.get(timeout=AT_ONCE) == "good"  # it does not wait for the other
-    until(state.throttle.set_aside, timeout=2 * AT_ONCE, describe=lambda: str(counts(journal)))
+    assert good.get(timeout=HANGS_AFTER) == "good"  # it does not wait for the other
+    until(state.throttle.set_aside, describe=lambda: str(counts(journal)))
     (aside,) = state.throttle.set_aside()
     assert (aside.task_id, aside.why) == (bad.id, "begun 3 times without an outcome")
     assert state.throttle.explain(bad.id).state == "set aside"

@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle.embedded import EmbeddedServer
-from tests.failures.tools import AT_ONCE, DOORS, counts, cut, redeliver, unacknowledged
+from tests.failures.tools import DOORS, counts, cut, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
@@ -76,12 +76,12 @@ def test_job_of_a_child_ends_in_a_stopping_worker(
     journal.let_go("sent", "next")
     with with_a_child(journal, state, worker, getattr(app, name), how):
         worker.term()
-        worker.wait_for_log("Worker: Stopping Pool", timeout=AT_ONCE)
+        worker.wait_for_log("Worker: Stopping Pool")
 
     assert worker.wait(SOON) == 0
     workers.start(DOORS, concurrency=1)
     getattr(app, name).delay("next")
-    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    journal.wait_finished(1, "next")
     state.wait_clean()
     until(lambda: not unacknowledged(workers))
     assert counts(journal) == ({"before": 1} if how == "parked" else {}) | {"sent": 1, "next": 1}
@@ -94,7 +94,7 @@ def test_rest_of_a_large_job_is_written_by_a_stopping_worker(workers: Workers, j
     journal.let_all_go()
     with with_a_child(journal, state, worker, app.hold, size=LARGE):
         worker.term()
-        worker.wait_for_log("Worker: Stopping Consumer", timeout=AT_ONCE)
+        worker.wait_for_log("Worker: Stopping Consumer")
 
     assert worker.wait(SOON) == 0
     state.wait_clean()
@@ -110,13 +110,13 @@ def test_child_that_dies_with_its_job_as_the_worker_stops(
     journal.let_go("sent")
     with with_a_child(journal, state, worker, app.hold, how) as victim:
         worker.term()
-        worker.wait_for_log("Worker: Stopping Pool", timeout=AT_ONCE)
+        worker.wait_for_log("Worker: Stopping Pool")
         worker.kill_child(victim)
 
     assert worker.wait(SOON) == 0
     redeliver(workers)
     workers.start(DOORS, concurrency=1)
-    journal.wait_finished(1, "sent", timeout=AT_ONCE)
+    journal.wait_finished(1, "sent")
     state.wait_clean()
     assert counts(journal)["sent"] == 1
 
@@ -131,19 +131,19 @@ def test_permit_of_a_lost_job_is_free_while_the_worker_goes_on_to_stop(
     [longest] = journal.wait_running(1)
     with with_a_child(journal, state, worker, app.hold):
         worker.term()
-        worker.wait_for_log("Worker: Stopping Pool", timeout=AT_ONCE)
+        worker.wait_for_log("Worker: Stopping Pool")
         [victim] = set(worker.children()) - {longest.pid}
         worker.kill_child(victim)
     workers.start(DOORS, concurrency=1)
     app.hold.delay("next")
 
-    journal.wait_running(1, "next", timeout=AT_ONCE)
+    journal.wait_running(1, "next")
     assert journal.running("longest")
     journal.let_all_go()
     assert worker.wait(SOON) == 0
-    journal.wait_finished(3, timeout=AT_ONCE)
+    journal.wait_finished(3)
     redeliver(workers)
-    journal.wait_finished(1, "sent", timeout=AT_ONCE)
+    journal.wait_finished(1, "sent")
     state.wait_clean()
 
 
@@ -176,13 +176,13 @@ class TestBrokerConnectionLost:
         journal.let_go("sent", "next")
         with with_a_child(journal, state, worker, getattr(app, name), how) as child:
             cut(own_server)
-            worker.wait_for_log("Connected to", times=2, timeout=AT_ONCE)
+            worker.wait_for_log("Connected to", times=2)
             if dies:
                 worker.kill_child(child)
         redeliver(workers)
 
         getattr(workers.app(DOORS), name).delay("next")
-        journal.wait_finished(1, "next", timeout=AT_ONCE)
+        journal.wait_finished(1, "next")
         state.wait_clean()
         until(lambda: not unacknowledged(workers))
         assert counts(journal) == ({"before": 1} if how == "parked" else {}) | {"sent": 1, "next": 1}
@@ -194,7 +194,7 @@ class TestBrokerConnectionLost:
         app = workers.app(DOORS)
         with with_a_child(journal, state, worker, app.hold):
             cut(own_server)
-            worker.wait_for_log("Connected to", times=2, timeout=AT_ONCE)
+            worker.wait_for_log("Connected to", times=2)
         journal.wait_running(1, "sent")
         app = workers.app(DOORS)
         for number in range(8):  # sent to the child of the first, a task would wait for its end

@@ -133,7 +133,7 @@ def test_the_answers_about_a_parked_task_come_in_any_order(log: Log, order: tupl
     """If the server has lost its scripts, it may answer the second call first."""
     request, calls = Mock(id="a"), Mock()
     request.name = "one"
-    Notices(Mock(), Mock()).parked(request, calls)
+    Notices(Mock(), Mock()).parked(Mock(request=request, id="a"), calls)
     first, last = (calls.link.send.call_args_list[each].args[1] for each in order)
     first(StoreUnavailable("away"))
     assert log.counts("Task") == []
