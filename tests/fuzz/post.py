@@ -84,7 +84,7 @@ class Post:
         for _ in range(_SLOTS):
             self.app.let.delay("a slot")
         try:
-            journal.wait_running(_SLOTS, "a slot", timeout=_PATIENCE)
+            journal.wait_running(_SLOTS, "a slot")
         except AssertionError as error:
             yield f"slots are lost: {error}"
         journal.let_all_go()

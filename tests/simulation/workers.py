@@ -197,8 +197,8 @@ class _Thread:
 class _Caller:
     """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
 
-    def __init__(self, *_: Any) -> None:
-        """All go to the same server, without a connection of their own to wait for."""
+    def __init__(self, url: str, keys: Any = None, most: int = 0) -> None:  # noqa: ARG002 - as the real one
+        """All go to the same server, one after the other."""
         self.turn = nullcontext()
 
     def call(self, call: Call) -> Any:
@@ -268,7 +268,6 @@ class Worker:
         over_here: tasks that were revoked or have failed, and whose end it has reported before the store has it.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
-        forgotten: holders that its pool has dropped with a broker connection; their leases end them.
         only_copies: attempts whose messages only its call had when the store lost its data.
         withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
@@ -289,7 +288,6 @@ class Worker:
         self.unsettled: list[Any] = []
         self.over_here: list[str] = []
         self.withdrawn: set[str] = set()
-        self.forgotten: set[str] = set()
         self.only_copies: set[tuple[str, int]] = set()
         self.beginning: set[Any] = set()
         self.pool = Pool(slots, self, given, has_event_loop=has_event_loop)
@@ -397,7 +395,7 @@ class Worker:
 
     def holds(self, nonce: str) -> bool:
         """Return whether it has this holder."""
-        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in self.permits)
+        return any(permit.holder.nonce == nonce for permit in self.permits)
 
     def knows_alone(self, tag: str | None) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
@@ -409,23 +407,23 @@ class Worker:
     @property
     def parking(self) -> list[tuple[str, int]]:
         """Task ids and attempts that it would have parked, or sent back, with the call that is not answered yet."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
+        return [(run.id, run.content.attempt) for batch in self._under_way for run in batch.arrived if run.parcel]
 
     @property
     def going_back(self) -> list[tuple[str, int]]:
         """Task ids and attempts that it will send back: the store has refused the call that did."""
         rows = [run for calls in self.gate.groups for run in calls.outbox.arrived]
-        return [(run.request.id, run.attempt) for run in rows if run.pause is not None]
+        return [(run.id, run.content.attempt) for run in rows if run.pause is not None]
 
     @property
     def asking(self) -> list[tuple[str, int]]:
         """The same of those that it would have started: they may be parked already."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]
+        return [(run.id, run.content.attempt) for batch in self._under_way for run in batch.arrived if not run.parcel]
 
     @property
     def saving(self) -> list[tuple[str, int]]:
         """The same for parked runs, which are acknowledged when that is safe, as the store may just have reported."""
-        return [(run.request.id, run.attempt) for run in self.gate.held.of(State.SAVING)]
+        return [(run.id, run.content.attempt) for run in self.gate.held.of(State.SAVING)]
 
     @property
     def _under_way(self) -> list[Any]:
@@ -455,16 +453,11 @@ class Worker:
         if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
             self.consumer.qos.update()
 
-    def disconnect(self) -> list[Job]:
-        """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
-        gone = self.pool.flush()
-        for permit in (job.permit for job in gone if job.permit is not None):
-            self.forgotten.add(permit.holder.nonce)
-            if permit.run is not None:  # a call may yet report that the permit was passed on to it
-                self.forgotten.add(permit.run.nonce)
+    def disconnect(self) -> None:
+        """Lose the connection of the consumer, in Celery's order."""
+        self.pool.forget_unbegun()
         self.loop.call(self.gate.disconnected)
         self.channel = None
-        return gone
 
     def receive(self, message: Any) -> None:
         """The consumer got a message."""
