@@ -120,8 +120,9 @@ class Slots:
 
     def keep_jobs(self) -> None:
         """Have the pool keep the jobs that its children have when the worker stops or loses its broker connection."""
+        pool = self._pool
         if self._asyn_pool is not None:
-            self._pool.flush = partial(flush_the_rest, self._asyn_pool)
+            pool.flush = partial(flush_the_rest, self._asyn_pool)
 
     def discarded(self, run: Run) -> bool:
         """Return whether the pool dropped the run's job, unbegun, when the consumer stopped, for good or not."""
