@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from celery_throttle.core.keys import Keys
+    from celery_throttle.core.release import Options
     from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
@@ -35,12 +36,14 @@ class Store:
         lease: seconds for which a permit lasts without renewal.
         broker: the description of the worker's broker; "" for a caller that is no worker.
         sites: the sites of the caller; None if its app has no limit with ``per``.
+        options: those in the code of a worker, see `Options`.
     """
 
     keys: Keys
     lease: float
     broker: str = ""
     sites: Sites | None = None
+    options: Options = field(default_factory=dict, compare=False, repr=False)
     _head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class Store:
         """Declare limits, as `declarations`; ``worker``: its name, and all its declarations."""
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
-        whole = write(dict(sorted(everything.items()))) if name else ""
+        whole = write({"limits": dict(sorted(everything.items())), "options": self.options}) if name else ""
         about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole)
         rows = list(limits)
         return self._call("declare", *about, len(rows), *(text for row in rows for text in row))

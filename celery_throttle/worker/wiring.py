@@ -15,7 +15,7 @@ from celery_throttle.core.naming import worker_name
 from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of, release_of_app
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.slots import Slots
@@ -63,7 +63,10 @@ class Throttling:
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites)
-        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
+        make_calls = partial(
+            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper,
+            options=release_of_app(worker.app),
+        )  # fmt: skip
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
