@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+from celery import group
+
 from celery_throttle import ThrottleControl
+from tests.support.journal import Journal
+from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
 
 RELEASES = "tests.support.apps.releases"
+QUICKLY = 15.0
 
 
 def release(**tasks: dict[str, Any]) -> dict[str, Any]:
@@ -41,3 +47,53 @@ def test_options_that_differ_are_reported(workers: Workers) -> None:
         f"! declare task {RELEASES}.pay_one differently: unique_on is ['label'] on w2, not set on {here}.",
         "- have the settings of app releases differently: throttle_lease is 30.0 on w2, not set on w1.",
     }
+
+
+# -- the lock of a message ---------------------------------------------------------------------------------------------
+
+TASKS = ("pay", "pay_one", "pay_again", "hold")
+
+
+def of_all(**options: Any) -> dict[str, Any]:
+    return release(**dict.fromkeys(TASKS, options))
+
+
+#: What differs in the release of the worker, by its name: settings, and variables of the environment.
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "no singleton": (of_all(singleton=False), {}),
+    "no limit and no singleton": (of_all(singleton=False, limit=None), {}),
+    "another identity": (of_all(unique_on=["amount"]), {}),
+    "throttling off": ({"throttle_enabled": False}, {}),
+    "task renamed": ({}, {"RELEASE": "renamed"}),
+    "nothing throttled": ({}, {"RELEASE": "plain"}),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_worker_of_another_release_frees_the_lock_of_a_message(workers: Workers, state: State, other: str) -> None:
+    """Else the next calls would be swallowed for a day."""
+    conf, env = OTHERS[other]
+    workers.start(RELEASES, pool="threads", conf=conf, env=env)
+    app = workers.app(RELEASES)
+    for task in (app.pay, app.pay_one, app.pay_again):
+        first = task.delay("a")
+        assert task.delay("b").id != first.id
+        first.get(timeout=QUICKLY, propagate=False)
+        until(lambda task=task: task.locked_by("a") is None)  # type: ignore[misc]
+        assert task.delay("a").id != first.id
+    state.wait_empty()
+
+
+def test_lock_of_a_message_is_honoured_by_a_worker_without_it(workers: Workers, journal: Journal) -> None:
+    """A duplicate by name waits for the first, and gets its outcome, although the task is no singleton there."""
+    workers.start(RELEASES, pool="threads", concurrency=4, conf=of_all(singleton=False))
+    app = workers.app(RELEASES)
+    first = app.hold.delay("a")
+    journal.wait_begun(first)
+    locked = app.hold.locked_by("a")
+    assert (locked.task_id, locked.state) == (first.id, "running")
+    awaited = group(app.hold.s("a")).delay()  # a canvas publishes a duplicate, which waits
+    journal.let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    assert awaited.get(timeout=QUICKLY) == ["a"]
+    assert len(journal.runs("a")) == 1
