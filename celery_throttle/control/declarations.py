@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.workers import Declared
 
-__all__ = ["declared_otherwise", "differing_declarations"]
+__all__ = ["declared_otherwise", "differing_declarations", "live_workers"]
 
 #: Seconds. A worker with a free slot calls every five, one that holds permits renews them within a lease.
 _CALLS_WITHIN = 60.0
@@ -28,7 +28,7 @@ _CALLS_WITHIN = 60.0
 
 def differing_declarations(look: Look) -> Iterator[Finding]:
     """Yield what two live workers declare differently, then what this code declares otherwise than they do."""
-    workers = _live(look)
+    workers = live_workers(look)
     differing = list(_differing_workers(look, workers))
     yield from differing
     named = {each.limit for each in differing}
@@ -38,7 +38,7 @@ def differing_declarations(look: Look) -> Iterator[Finding]:
     yield from differing_options(workers, release_of_app(look.app))
 
 
-def _live(look: Look) -> list[Declared]:
+def live_workers(look: Look) -> list[Declared]:
     """Return the declarations of the workers that are alive."""
     reader = look.reader
     renews = {each.worker for each in look.holders if each.lease_left > 0}  # and so is alive

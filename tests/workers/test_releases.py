@@ -51,7 +51,7 @@ def test_options_that_differ_are_reported(workers: Workers) -> None:
 
 # -- the lock of a message ---------------------------------------------------------------------------------------------
 
-TASKS = ("pay", "pay_one", "pay_again", "hold")
+TASKS = ("pay", "pay_one", "pay_again")
 
 
 def of_all(**options: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_worker_of_another_release_frees_the_lock_of_a_message(workers: Workers,
 
 def test_lock_of_a_message_is_honoured_by_a_worker_without_it(workers: Workers, journal: Journal) -> None:
     """A duplicate by name waits for the first, and gets its outcome, although the task is no singleton there."""
-    workers.start(RELEASES, pool="threads", concurrency=4, conf=of_all(singleton=False))
+    workers.start(RELEASES, pool="threads", concurrency=4, conf=release(hold={"singleton": False}))
     app = workers.app(RELEASES)
     first = app.hold.delay("a")
     journal.wait_begun(first)
@@ -97,3 +97,18 @@ def test_lock_of_a_message_is_honoured_by_a_worker_without_it(workers: Workers, 
     assert first.get(timeout=QUICKLY) == "a"
     assert awaited.get(timeout=QUICKLY) == ["a"]
     assert len(journal.runs("a")) == 1
+
+
+def test_lock_that_a_worker_without_the_library_leaves_is_reported(workers: Workers, state: State) -> None:
+    """With the command that frees it."""
+    workers.start(RELEASES, pool="threads", env={"RELEASE": "without"})
+    app = workers.app(RELEASES)
+    first = app.pay.delay("a")
+    waits = app.hold.apply_async(("b",), countdown=3600)
+    assert first.get(timeout=QUICKLY) == "a"
+    assert app.pay.delay("a").id == first.id
+    (found,) = [each for each in ThrottleControl(app.app).report().alarms if each.kind == "lock-left"]
+    assert found.what.endswith(f"has ended, so calls with its arguments are dropped: {first.id}.")
+    locks = {each.task_id: each.identity for each in state.throttle.locks()}
+    assert found.do == (f"celery -A proj throttle unlock --identity={locks[first.id]}",)
+    assert waits.id in locks

@@ -26,6 +26,8 @@ def run_again(self: Any, label: str, amount: int = 0) -> str:
 
 
 def throttled(**options: Any) -> dict[str, Any]:
+    if _release == "without":
+        return {}
     return {"base": Throttled} | ({} if _release == "plain" else options)
 
 
