@@ -73,7 +73,8 @@ class LockPlan:
 
     def header(self, task_id: object, group: str) -> dict[str, object]:
         """Return the header for the message of a task, see `carried_plan`."""
-        return _header(json.loads(self.spec), task_id, group)
+        plan = {"identity": self.identity, **self.dedup.values, "claim": self.claim, "first": self.first}
+        return plan | {"task": task_id, "group": group}
 
 
 def fenced(spec: str, token: int, task_id: object = "", group: str = "") -> tuple[str, dict[str, object]]:
@@ -82,11 +83,7 @@ def fenced(spec: str, token: int, task_id: object = "", group: str = "") -> tupl
     Both plans, the given and the returned one, are JSON as in `LockPlan.spec`.
     """
     plan = json.loads(spec) | {"fence": str(token)}
-    return write(plan), _header(plan, task_id, group)
-
-
-def _header(plan: Mapping[str, object], task_id: object, group: str) -> dict[str, object]:
-    return {name: plan.get(name) for name in _CARRIED} | {"task": task_id, "group": group}
+    return write(plan), {name: plan.get(name) for name in _CARRIED} | {"task": task_id, "group": group}
 
 
 def carried_plan(header: Mapping[str, object], task_id: object, dedup: Dedup | None = None) -> LockPlan | None:
@@ -150,11 +147,15 @@ class Dedup:
     lock_ttl: float = 86400.0
 
     @cached_property
-    def spec(self) -> str:
-        """The part of `LockPlan.spec` that is the same for all calls."""
+    def values(self) -> dict[str, object]:
+        """The part of a plan that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
-        spec = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
-        return write(spec)[1:-1]
+        return {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
+
+    @cached_property
+    def spec(self) -> str:
+        """These values as a part of `LockPlan.spec`."""
+        return write(self.values)[1:-1]
 
     def plan(self, call: TaskCall) -> LockPlan:
         """Return the lock plan of a call.

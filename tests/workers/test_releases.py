@@ -63,6 +63,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "no singleton": (of_all(singleton=False), {}),
     "no limit and no singleton": (of_all(singleton=False, limit=None), {}),
     "another identity": (of_all(unique_on=["amount"]), {}),
+    "another group": ({"throttle_group": "eu"}, {}),
     "throttling off": ({"throttle_enabled": False}, {}),
     "task renamed": ({}, {"RELEASE": "renamed"}),
     "nothing throttled": ({}, {"RELEASE": "plain"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
@@ -23,6 +23,9 @@ __all__ = ["free_lock", "free_locks", "lock_in"]
 
 logger = logging.getLogger(__name__)
 
+#: Each group has a client with connections, and a message may name any group.
+_MOST_GROUPS = 100
+_GROUPS: WeakKeyDictionary[Any, set[str | None]] = WeakKeyDictionary()
 _FREED: WeakSet[Any] = WeakSet()  # apps whose messages are looked at, by a worker of this process
 
 
@@ -36,6 +39,10 @@ def lock_in(message: Any) -> tuple[LockPlan, object] | None:
 
 def free_lock(app: Any, plan: LockPlan, task_id: object) -> None:
     """Free the lock of a task without a gate, if the store is there; else the lock ends by its ``lock_ttl``."""
+    groups = _GROUPS.setdefault(app, set())
+    if len(groups) >= _MOST_GROUPS and plan.group not in groups:
+        return
+    groups.add(plan.group)
     client = None
     try:
         client = store_client(app, plan.group)
