@@ -17,6 +17,7 @@ from celery_throttle.control.causes import causes
 from celery_throttle.control.declarations import differing_declarations
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.leases import running_twice, silent_workers
+from celery_throttle.control.left_locks import left_locks
 from celery_throttle.control.lines import Look
 from celery_throttle.control.queues import NO_ANSWER, consumed
 from celery_throttle.control.reader import MOST, MOST_LANES, readers
@@ -230,6 +231,7 @@ CHECKS = (
     Check("changes at run time, and the first task in each line", _of_groups(causes)),
     Check("the leases of workers, and the duplicates that wait for one", _of_groups(silent_workers)),
     Check("runs of singletons whose leases have ended", _of_groups(running_twice)),
+    Check("identity locks that wait for a run: whether their tasks have ended", _of_groups(left_locks)),
     Check("the queues of parked tasks", _unconsumed),
 )
 

@@ -1,15 +1,16 @@
-"""Find limits that workers, or workers and this code, declare differently."""
+"""Find limits and options that workers, or workers and this code, declare differently."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.findings import Finding
+from celery_throttle.control.releases import differing_options
 from celery_throttle.core.declaration import described
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import shortened
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import policies_of
+from celery_throttle.tasks.registry import policies_of, release_of_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,35 +18,45 @@ if TYPE_CHECKING:
     from celery_throttle.control.lines import Look
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.workers import Declared
 
-__all__ = ["declared_otherwise", "differing_declarations"]
+__all__ = ["declared_otherwise", "differing_declarations", "live_workers"]
 
 #: Seconds. A worker with a free slot calls every five, one that holds permits renews them within a lease.
 _CALLS_WITHIN = 60.0
 
 
 def differing_declarations(look: Look) -> Iterator[Finding]:
-    """Yield the limits that two live workers declare differently, then those that this code declares otherwise."""
-    differing = list(_differing_workers(look))
+    """Yield what two live workers declare differently, then what this code declares otherwise than they do."""
+    workers = live_workers(look)
+    differing = list(_differing_workers(look, workers))
     yield from differing
     named = {each.limit for each in differing}
     for name, sentence in declared_otherwise(look.app, look.reader):
         if name not in named:
             yield Finding("declared", False, f"{sentence}.", limit=name)
+    yield from differing_options(workers, release_of_app(look.app))
 
 
-def _differing_workers(look: Look) -> Iterator[Finding]:
+def live_workers(look: Look) -> list[Declared]:
+    """Return the declarations of the workers that are alive."""
     reader = look.reader
     renews = {each.worker for each in look.holders if each.lease_left > 0}  # and so is alive
     patience = max(reader.store.lease, _CALLS_WITHIN)
+    return [
+        each
+        for each in reader.declared()
+        if (each.seconds is not None and each.seconds < patience) or each.worker in renews
+    ]
+
+
+def _differing_workers(look: Look, workers: Iterable[Declared]) -> Iterator[Finding]:
     versions: dict[str, dict[str, list[str]]] = {}
-    for worker in reader.declared():
-        calls = worker.seconds is not None and worker.seconds < patience
-        if calls or worker.worker in renews:
-            for name, text in worker.limits.items():
-                versions.setdefault(name, {}).setdefault(text, []).append(worker.worker)
+    for worker in workers:
+        for name, text in worker.limits.items():
+            versions.setdefault(name, {}).setdefault(text, []).append(worker.worker)
     names = sorted(name for name, texts in versions.items() if len(texts) > 1)
-    for status in reader.stand(names):
+    for status in look.reader.stand(names):
         yield _differing(status, versions[status.name])
 
 

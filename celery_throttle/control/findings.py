@@ -19,8 +19,8 @@ __all__ = ["KINDS", "Commands", "Finding", "in_order", "waiting"]
 #: The kinds of findings, in the order of the report.
 KINDS = (
     # Work is lost, or cannot be done:
-    *("store", "settling", "set-aside", "dropped", "lost", "silent", "runs-twice", "duplicate-waits", "no-worker"),
-    *("undeclared",),
+    *("store", "settling", "set-aside", "dropped", "lost", "silent", "runs-twice", "duplicate-waits", "lock-left"),
+    *("no-worker", "undeclared"),
     *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # an operator's change, or a hanging task
     *("full", "rate", "barred", "declared", "set-up"),  # intended, or without effect so far
 )

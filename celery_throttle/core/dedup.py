@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from celery_throttle.core.checks import one_of, seconds
+from celery_throttle.core.checks import TEN_YEARS, group_name, is_whole, one_of, seconds
 from celery_throttle.core.contents import stored_id
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of
 from celery_throttle.core.json_text import quote, write
@@ -25,6 +25,7 @@ __all__ = [
     "LockPlan",
     "LockUntil",
     "OnConflict",
+    "carried_plan",
     "fenced",
     "task_dedup",
 ]
@@ -42,6 +43,9 @@ _IDENTITY = re.compile(rf"[0-9a-f]{{{IDENTITY_LENGTH}}}")
 _CLAIM = re.compile(r"[0-9]{1,16}")
 #: The largest whole number that Lua has exactly.
 _MOST_CLAIM = 2**53 - 1
+_MOST_MS = round(TEN_YEARS * 1000)
+#: The parts of a plan that a message carries, so that each worker can honour the lock, whatever its own code has.
+_CARRIED = ("identity", "lock_until", "remember_ms", "ttl_ms", "on_conflict", "claim", "first")
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,14 @@ class LockPlan:
         dedup: the options of the task, replaced by options of the call.
         claim: the number of the claim that the store granted when the call was published; "0" if there was no claim.
         first: the id of the task that had the lock then.
+        group: the group of limits whose store has the lock; None: that of the task's limits.
     """
 
     identity: str
     dedup: Dedup
     claim: str = "0"
     first: str = ""
+    group: str | None = None
 
     @property
     def spec(self) -> str:
@@ -66,14 +72,59 @@ class LockPlan:
         first = quote(self.first) if self.first else '""'
         return f'{{"identity":{quote(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
 
+    def header(self, task_id: object, group: str) -> dict[str, object]:
+        """Return the header for the message of a task, see `carried_plan`."""
+        plan = {"identity": self.identity, **self.dedup.values, "claim": self.claim, "first": self.first}
+        return plan | {"task": task_id, "group": group}
 
-def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
-    """Return a plan with the fencing token that was granted, and the header for its message (see `Dedup.carried`).
+
+def fenced(spec: str, token: int, task_id: object = "", group: str = "") -> tuple[str, dict[str, object]]:
+    """Return a plan with the fencing token that was granted, and the header for its message (see `carried_plan`).
 
     Both plans, the given and the returned one, are JSON as in `LockPlan.spec`.
     """
     plan = json.loads(spec) | {"fence": str(token)}
-    return write(plan), {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
+    return write(plan), {name: plan.get(name) for name in _CARRIED} | {"task": task_id, "group": group}
+
+
+def carried_plan(header: Mapping[str, object], task_id: object, dedup: Dedup | None = None) -> LockPlan | None:
+    """Return the plan in the header of a message, None if the header has no valid plan for this task.
+
+    Args:
+        header: ours.
+        task_id: of the message: a body may forward its own headers to other tasks, which have locks of their own.
+        dedup: the options of the task here, for headers of other publishers; None if it is no singleton here.
+    """
+    identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
+    if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or conflict not in get_args(OnConflict):
+        return None
+    if header.get("task", task_id) != task_id or (dedup is None and "task" not in header):
+        return None
+    claim = claim if isinstance(claim, str) and _CLAIM.fullmatch(claim) and int(claim) <= _MOST_CLAIM else "0"
+    first = header.get("first")
+    first = first if isinstance(first, str) and first and stored_id(first) == first else ""
+    options = replace(dedup or Dedup(), on_conflict=conflict)  # type: ignore[arg-type]
+    return LockPlan(identity, _with_carried(options, header), claim, first, _carried_group(header))
+
+
+def _with_carried(options: Dedup, header: Mapping[str, object]) -> Dedup:
+    """Return the options with those of the call's publisher, if the header has all of them and they can work."""
+    until, remember, ttl = (header.get(name) for name in ("lock_until", "remember_ms", "ttl_ms"))
+    if until not in get_args(LockUntil) or not is_whole(remember, 0, _MOST_MS) or not is_whole(ttl, 1000, _MOST_MS):
+        return options
+    carried = replace(options, lock_until=until, remember=remember / 1000, lock_ttl=ttl / 1000)  # type: ignore[arg-type]
+    try:
+        _check_together("", carried)
+    except ConfigurationError:
+        return options
+    return carried
+
+
+def _carried_group(header: Mapping[str, object]) -> str | None:
+    try:
+        return group_name("group", header.get("group"))
+    except ConfigurationError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -97,11 +148,15 @@ class Dedup:
     lock_ttl: float = 86400.0
 
     @cached_property
-    def spec(self) -> str:
-        """The part of `LockPlan.spec` that is the same for all calls."""
+    def values(self) -> dict[str, object]:
+        """The part of a plan that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
-        spec = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
-        return write(spec)[1:-1]
+        return {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
+
+    @cached_property
+    def spec(self) -> str:
+        """These values as a part of `LockPlan.spec`."""
+        return write(self.values)[1:-1]
 
     def plan(self, call: TaskCall) -> LockPlan:
         """Return the lock plan of a call.
@@ -130,16 +185,6 @@ class Dedup:
             return {path: call.read("unique_on", path) for path in self.unique_on}
         # A call whose arguments do not fit fails when it runs; until then they are used as given.
         return {"args": call.args, "kwargs": call.kwargs} if call.bound is None else call.bound
-
-    def carried(self, header: Mapping[str, object]) -> LockPlan | None:
-        """Return the plan in the header of a message, None if the header has no valid plan."""
-        identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
-        if not isinstance(identity, str) or not _IDENTITY.fullmatch(identity) or conflict not in get_args(OnConflict):
-            return None
-        claim = claim if isinstance(claim, str) and _CLAIM.fullmatch(claim) and int(claim) <= _MOST_CLAIM else "0"
-        first = header.get("first")
-        first = first if isinstance(first, str) and first and stored_id(first) == first else ""
-        return LockPlan(identity, replace(self, on_conflict=conflict), claim, first)  # type: ignore[arg-type]
 
     def for_call(self, task_name: str, options: object) -> Dedup:
         """Return the options, replaced by those of one call: ``throttle={"on_conflict": "raise"}``.

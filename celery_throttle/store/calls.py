@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from celery_throttle.core.keys import Keys
+    from celery_throttle.core.release import Options
     from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
@@ -37,6 +38,7 @@ class Store:
         broker: the description of the worker's broker; "" for a caller that is no worker.
         sites: the sites of the caller; None if its app has no limit with ``per``.
         max_begins: how often a task may begin without an outcome. Workers declare it.
+        options: those in the code of a worker, see `Options`.
     """
 
     keys: Keys
@@ -44,6 +46,7 @@ class Store:
     broker: str = ""
     sites: Sites | None = None
     max_begins: int = 5
+    options: Options = field(default_factory=dict, compare=False, repr=False)
     _head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +106,7 @@ class Store:
         """Declare limits, as `declarations`; ``worker``: its name, and all its declarations."""
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
-        whole = write(dict(sorted(everything.items()))) if name else ""
+        whole = write({"limits": dict(sorted(everything.items())), "options": self.options}) if name else ""
         about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole, self.max_begins if name else "")
         rows = list(limits)
         return self._call("declare", *about, len(rows), *(text for row in rows for text in row))

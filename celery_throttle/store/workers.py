@@ -13,6 +13,8 @@ from celery_throttle.store.reading import UNREADABLE, text, when
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from celery_throttle.core.release import Options
+
 __all__ = ["Declared", "LostRun", "Service", "read_declared", "read_kinds", "read_lost_runs", "read_services"]
 
 
@@ -23,11 +25,13 @@ class Declared(NamedTuple):
         worker: the name of the worker.
         seconds: seconds since its last call; None if the worker has not called, or has left.
         limits: the declaration of each limit, see `Limit.declared`.
+        options: those in its code, see `Options`.
     """
 
     worker: str
     seconds: float | None
     limits: dict[str, str]
+    options: Options
 
 
 class LostRun(NamedTuple):
@@ -79,20 +83,25 @@ class Service(NamedTuple):
 def read_declared(raw: Any) -> tuple[str, list[Declared]]:
     """Read the reply of declared.lua: the cursor of the next page, and a page."""
     now, after, rows, texts = raw
-    limits = [_limits(each) for each in texts]
+    codes = [_code(each) for each in texts]
     return text(after), [
-        Declared(text(name), (now - since) / 1000 if since else None, limits[number - 1])
+        Declared(text(name), (now - since) / 1000 if since else None, *codes[number - 1])
         for name, since, number in rows
     ]
 
 
-def _limits(raw: bytes) -> dict[str, str]:
-    """Return the declaration of each limit, without texts that no worker has written."""
+def _code(raw: bytes) -> tuple[dict[str, str], Options]:
+    """Return the declaration of each limit and the options, without texts that no worker has written."""
     try:
         found = json.loads(raw)
-        return {name: each for name, each in found.items() if isinstance(each, str) and described(each)}
+        limits, options = found["limits"], found["options"]
+        declared = {name: each for name, each in limits.items() if isinstance(each, str) and described(each)}
+        return declared, {
+            kind: {name: {option: str(text) for option, text in each.items()} for name, each in named.items()}
+            for kind, named in options.items()
+        }
     except UNREADABLE:
-        return {}
+        return {}, {}
 
 
 def read_lost_runs(raw: Any) -> tuple[str, list[LostRun]]:

@@ -8,18 +8,23 @@ from typing import Any
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.ours import REAP_TASK
 
-__all__ = ["install"]
+__all__ = ["free_locks", "install"]
 
-#: The step that makes a worker throttle. By name, so that a producer does not import the worker's code.
-_STEP = "celery_throttle.worker.bootsteps:WorkerStep"
+#: The steps that make a worker throttle. By name, so that a producer does not import the worker's code.
+_STEP, _CONSUMER_STEP = (f"celery_throttle.worker.bootsteps:{name}" for name in ("WorkerStep", "ConsumerStep"))
+
+
+def free_locks(app: Any) -> None:
+    """Have workers of an app without any option free the locks in their messages, which another release published."""
+    app.steps["worker"].add(_STEP)
 
 
 def install(app: Any) -> None:
     """Add the steps to the workers of an app, and the task that clears expired holders to its schedule."""
-    if _STEP in app.steps["worker"]:  # another task did so
+    if _CONSUMER_STEP in app.steps["consumer"]:  # another task did so
         return
     app.steps["worker"].add(_STEP)
-    app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
+    app.steps["consumer"].add(_CONSUMER_STEP)
     app.steps["worker"].add("celery_throttle.control.remote_step:RemoteStep")
     # A second configuration, or another schedule that is set before the app is used, drops the entry.
     for signal in (app.on_after_configure, app.on_after_finalize):

@@ -17,6 +17,7 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
 from celery_throttle.clients import store_client
+from celery_throttle.core.dedup import carried_plan
 from celery_throttle.errors import DuplicateTask, LimitExceeded, ResultLost, StoreUnavailable
 from celery_throttle.settings import throttles
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
@@ -110,7 +111,7 @@ def publish(
             return _instead(task, task_id, other, dedup, options)
         if dedup.on_conflict != "raise":
             first = other
-    header = {"identity": plan.identity, "claim": claim, "on_conflict": dedup.on_conflict, "first": first}
+    header = replace(plan, dedup=dedup, claim=claim, first=first).header(task_id, client.store.keys.group)
     headers = options.get("headers") or {}
     before = headers.get(HEADER)
     options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
@@ -130,7 +131,7 @@ def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
     header = (options.get("headers") or {}).get(HEADER)
     if not isinstance(header, dict):
         return None
-    return dedup.carried(header) if is_again(options) else None
+    return carried_plan(header, options["task_id"], dedup) if is_again(options) else None
 
 
 def is_again(options: Mapping[str, Any]) -> bool:

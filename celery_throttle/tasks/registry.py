@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 from celery import _state
 
 from celery_throttle.core.arguments import TaskCall
+from celery_throttle.core.release import release_of
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
+    from celery_throttle.core.release import Options
 
 __all__ = [
     "call_of",
@@ -36,6 +38,7 @@ __all__ = [
     "is_bound",
     "is_read",
     "policies_of",
+    "release_of_app",
     "task_names_of",
 ]
 
@@ -113,6 +116,12 @@ def group_of(task: Any) -> str | None:
 def dedups_of(app: Any) -> dict[str, Dedup]:
     """Return the run-once options of each singleton of the app, by the task's name."""
     return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
+
+
+def release_of_app(app: Any) -> Options:
+    """Return the options of an app's tasks and limits, and its settings, to compare with those of other releases."""
+    named = _dedups.get(app, {})  # with the tasks that have the base class alone
+    return release_of(app.main or "", list(named), policies_of(app), dedups_of(app), settings_of(app))
 
 
 def dedup_of(task: Any) -> Dedup | None:

@@ -15,7 +15,7 @@ from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store.identity_locks import read_locked
 from celery_throttle.tasks.awaiting import warn_if_not_awaited
 from celery_throttle.tasks.fencing import token_of, token_or_none
-from celery_throttle.tasks.install import install
+from celery_throttle.tasks.install import free_locks, install
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.options import OPTIONS, check_attributes, misplaced, options_of, read_options, too_late
@@ -158,6 +158,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             warn_if_not_awaited(name, cls, app)
             if policy is not None or dedup is not None:
                 install(app)
+            else:
+                free_locks(app)
 
     def apply_async(
         self,

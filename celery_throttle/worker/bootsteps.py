@@ -17,6 +17,7 @@ from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import outcomes, remember
+from celery_throttle.worker.celery_side.locks_of_messages import free_locks
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
@@ -70,6 +71,8 @@ class WorkerStep(bootsteps.StartStopStep):
                 "1 task runs" if len(ours) == 1 else f"{len(ours)} tasks run",
             )
             fail_rate_limited(worker.app)
+        if not throttles:
+            free_locks(worker.app)
         return throttles
 
     @in_one_line()
@@ -80,8 +83,7 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         outcomes.begin()  # before the pool forks its processes
-        if any(dedup.remember for dedup in dedups_of(worker.app).values()):
-            remember.begin()
+        remember.begin()
         worker.process_task = worker.throttling.arrive
 
     def start(self, worker: Any) -> None:

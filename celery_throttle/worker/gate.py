@@ -35,6 +35,7 @@ from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from celery_throttle.core.dedup import LockPlan
     from celery_throttle.core.settings import Settings
     from celery_throttle.store.exchange_reply import Grant, Reply, Withdrawn
     from celery_throttle.worker.celery_side.autoscale import Autoscaling
@@ -171,13 +172,19 @@ class Gate:
 
     def never_runs(self, task: Any, context: Any) -> None:
         """Free the lock of a task that was revoked or has expired."""
-        plan = self._tasks.plan_of(context, task)
-        if plan is not None:
-            self._groups[self._tasks.group_of(task)].outbox.never(plan.identity, stored_id(context.id), plan.first)
+        if (plan := self._tasks.plan_of(context, task)) is not None:
+            self.free_lock(plan, context.id)
+
+    def free_lock(self, plan: LockPlan, task_id: object) -> None:
+        """Free the lock of a task that never runs; ``plan``: with its group."""
+        calls = self._groups.get(plan.group or "")
+        if calls is not None:
+            calls.outbox.never(plan.identity, stored_id(task_id), plan.first)
+        else:
+            self._tasks.free_lock(plan, task_id)
 
     def _frees_lock(self, run: Run) -> None:
-        if (plan := run.content.plan) is not None:
-            self._groups[run.group].outbox.never(plan.identity, run.id, plan.first)
+        self.never_runs(run.request.task, run.request)
 
     def withdraw_revoked(self) -> None:
         """Take the tasks that were revoked since the last call out of their lines, before their turn comes."""

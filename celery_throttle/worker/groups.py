@@ -16,6 +16,7 @@ from celery_throttle.worker.store_side.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_throttle.core.release import Options
     from celery_throttle.core.settings import Settings
     from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.held_back.held_back import HeldBack
@@ -39,6 +40,7 @@ def calls_of(
     worker: str,
     loop: Loop,
     timekeeper: Timekeeper,
+    options: Options,
 ) -> Calls:
     """Return the calls of a worker to one group of limits, not connected yet.
 
@@ -51,6 +53,7 @@ def calls_of(
         worker: the worker's name in the store.
         loop: runs the connection.
         timekeeper: calls functions later, to connect again.
+        options: those in the code of this worker.
     """
     keys = settings.keys(group)
     make: Any = connection_factory(settings.url, keys)
@@ -62,7 +65,8 @@ def calls_of(
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.look)
 
-    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), settings.max_begins or _ANY_NUMBER)
+    most = settings.max_begins or _ANY_NUMBER
+    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), most, options)
     if (durability := settings.durability) is None:
         return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.dedup import carried_plan
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.tasks.registry import call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from celery_throttle.core.arguments import TaskCall
     from celery_throttle.core.dedup import Dedup, LockPlan
@@ -19,20 +20,27 @@ __all__ = ["call_from", "header_of", "headers_of", "plan_of"]
 _CANVAS = ("callbacks", "errbacks", "chain", "chord")
 
 
-def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
-    """Return the lock plan of a request.
+def plan_of(
+    request: Any, task: Any, dedup: Dedup | None, groups: Container[str | None] | None = None
+) -> LockPlan | None:
+    """Return the lock plan of a request, None if it needs no lock.
 
     Args:
         request: Celery's request, or the context of one.
         task: the task of the request.
-        dedup: the task's options.
+        dedup: the task's options; None if it is no singleton here.
+        groups: the groups whose locks it can have, with None; None: any. A plan of the message for another one is not
+            used.
 
     Raises:
         ConfigurationError: the arguments cannot be compared.
         UnusableMessage: they are no arguments.
     """
-    if carried := dedup.carried(header_of(request)):
+    carried = carried_plan(header_of(request), request.id, dedup)
+    if carried is not None and (groups is None or carried.group in groups):
         return carried
+    if dedup is None:
+        return None
     if dedup.on_conflict == "skip" and _in_canvas(request):
         # If this task were skipped, the rest of its canvas would wait for ever.
         dedup = dedup.for_call(task.name, {"on_conflict": "return_existing"})

@@ -246,7 +246,7 @@ class Run:
 
         The token is in the plan, too, in case the lock has to be put back in an emptied store.
         """
-        self.lock, carried = fenced(self.lock, token)
+        self.lock, carried = fenced(self.lock, token, self.request.id, self.group)
         about = self.request.request_dict
         about["fencing_token"] = token
         about[HEADER] = {**header_of(self.request), **carried}

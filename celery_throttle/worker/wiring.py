@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.signals import task_revoked
+from celery.signals import task_rejected, task_revoked, task_unknown
 from celery.worker import state
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
@@ -15,9 +15,10 @@ from celery_throttle.core.naming import worker_name
 from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of, release_of_app
 from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
+from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
@@ -62,8 +63,12 @@ class Throttling:
         name = worker_name(worker.hostname)
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
-        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites)
-        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
+        free = partial(free_lock, worker.app)
+        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites, names, free)
+        make_calls = partial(
+            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper,
+            options=release_of_app(worker.app),
+        )  # fmt: skip
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
@@ -76,6 +81,8 @@ class Throttling:
         self._slots.keep_jobs()
         # Celery before 5.7 takes the bound methods of two workers for one receiver.
         task_revoked.connect(self._never_runs, weak=False, dispatch_uid=str(id(self)))
+        for signal in (task_unknown, task_rejected):
+            signal.connect(self._is_unknown, weak=False, dispatch_uid=str(id(self)))
         self.timekeeper.start()
         self._leases.start()
         # A worker may be lost right after a look, and its permits must not idle long past their lease.
@@ -160,6 +167,8 @@ class Throttling:
         self.loop.detach()  # if the worker ended without a close
         self._stopping.finish()
         task_revoked.disconnect(self._never_runs, dispatch_uid=str(id(self)))
+        for signal in (task_unknown, task_rejected):
+            signal.disconnect(self._is_unknown, dispatch_uid=str(id(self)))
         remember.end()
         outcomes.end()
         self.timekeeper.stop()
@@ -170,6 +179,10 @@ class Throttling:
     def _never_runs(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         if request.hostname == self._worker.hostname:  # a test may have several workers in one process
             self.loop.post(self.gate.never_runs, sender, request)
+
+    def _is_unknown(self, sender: Any, message: Any, **_: Any) -> None:
+        if sender.controller is self._worker and (found := lock_in(message)) is not None:
+            self.loop.post(self.gate.free_lock, *found)
 
 
 def _stopping() -> bool:

@@ -281,7 +281,17 @@ def test_pages_of_many_limits_are_one_declaration(control: ThrottleControl, redi
 
 
 @pytest.mark.usefixtures("workers_answer")
-@pytest.mark.parametrize("text", ["{", "[1]", '{"api": 7}', '{"api": "nine"}', '{"api": "[]"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        '{"limits": {"api": 7}, "options": {}}',
+        '{"limits": {"api": "nine"}, "options": {}}',
+        '{"limits": {}, "options": {"task": ["api"]}}',
+        '{"api": "8"}',
+    ],
+)
 def test_foreign_declarations_are_skipped(control: ThrottleControl, redis: Redis, text: str) -> None:
     begun(redis, W1, API)
     begun(redis, W2, Limit("api", 8))

@@ -162,7 +162,7 @@ def another(a: object = None) -> None:
 
 def declared(app: Any) -> dict[str, str]:
     """Return the limits that a worker of the app declares."""
-    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0"), Sites({})).declared("")
+    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0"), Sites({}), [], print).declared("")
 
 
 @pytest.mark.parametrize("lazy", [True, False])

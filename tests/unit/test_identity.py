@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_throttle.core.arguments import TaskCall
-from celery_throttle.core.dedup import Dedup, LockPlan, fenced, task_dedup
+from celery_throttle.core.dedup import Dedup, LockPlan, carried_plan, fenced, task_dedup
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
 from celery_throttle.errors import ConfigurationError
 from tests.support.machines import on_any_machine
@@ -110,6 +110,9 @@ def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:
         dedup(remember=5).for_call("shop.charge", {"on_conflict": "replace"})
 
 
+CARRIED = LockPlan("0" * 40, Dedup(remember=5.0, lock_ttl=60.0)).header("t", "eu")
+
+
 def test_a_function_of_the_arguments() -> None:
     both = dedup(unique_on=lambda order, **_: order["id"])
     one, other = ({"id": 1, "at": at} for at in (5, 6))
@@ -120,10 +123,36 @@ def test_a_function_of_the_arguments() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [{}, {"identity": 5}, {"identity": "short", "on_conflict": "raise"}, {"identity": "x" * 40, "on_conflict": "no"}],
+    [
+        {},
+        {"identity": 5},
+        {"identity": "short"},
+        {"identity": "0" * 40, "on_conflict": "no"},
+        CARRIED | {"task": "another"},
+    ],
 )
 def test_a_header_that_cannot_be_used_counts_as_none(header: dict[str, object]) -> None:
-    assert dedup().carried(header) is None
+    assert carried_plan(CARRIED, "t") is not None
+    assert carried_plan(header, "t", dedup()) is carried_plan(header, "t") is None
+
+
+@pytest.mark.parametrize(
+    "value", [{"lock_until": "no"}, {"remember_ms": -1}, {"ttl_ms": 2.5}, {"on_conflict": "replace"}]
+)
+def test_options_in_a_header_that_cannot_be_used_are_those_of_the_task(value: dict[str, object]) -> None:
+    ours = dedup(lock_ttl=7)
+    theirs, with_value = (carried_plan(header, "t", ours) for header in (CARRIED, CARRIED | value))
+    assert theirs is not None
+    assert with_value is not None
+    assert (theirs.dedup.remember, theirs.dedup.lock_ttl, theirs.group) == (5.0, 60.0, "eu")
+    assert (with_value.dedup.remember, with_value.dedup.lock_ttl) == (0.0, 7.0)
+
+
+def test_header_for_a_task_that_is_no_singleton_here_names_the_task() -> None:
+    """A body may forward its headers to other tasks."""
+    header = {name: value for name, value in CARRIED.items() if name != "task"}
+    assert carried_plan(header, "t") is None
+    assert carried_plan(header, "t", dedup()) is not None
 
 
 @pytest.mark.parametrize("text", ["0" * 40, '",\\\n\u00e9\ud800'])

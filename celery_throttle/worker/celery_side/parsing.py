@@ -14,13 +14,13 @@ from celery_throttle.core.contents import attempt_of, check_links, check_stamps,
 from celery_throttle.core.policy import NOTHING, needs_again
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.tasks.publish import HEADER
-from celery_throttle.worker.lock_plans import call_from, header_of, plan_of
+from celery_throttle.worker.lock_plans import call_from, header_of
 from celery_throttle.worker.runs import Content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_throttle.core.dedup import Dedup
+    from celery_throttle.core.dedup import LockPlan
     from celery_throttle.core.policy import Needs, Policy
     from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange_reply import Grant
@@ -31,13 +31,13 @@ __all__ = ["content_of", "content_of_parked", "expiring", "needs_of"]
 _NO_LIMITS = ((None, None), [None, None])
 
 
-def content_of(request: Any, policy: Policy | None, dedup: Dedup | None, sites: Sites) -> Content:
+def content_of(request: Any, policy: Policy | None, plan: LockPlan | None, sites: Sites) -> Content:
     """Return the content of a message that has arrived.
 
     Args:
         request: Celery's request.
         policy: the limits of its task, if it has any.
-        dedup: the run-once options of its task, if it has any.
+        plan: of its identity lock, if it needs one.
         sites: of the worker.
 
     Raises:
@@ -60,7 +60,7 @@ def content_of(request: Any, policy: Policy | None, dedup: Dedup | None, sites: 
         stored_id(request.id),
         attempt,
         needs,
-        None if dedup is None else plan_of(request, task, dedup),
+        plan,
         redelivered=bool(request.delivery_info.get("redelivered")),
         had_eta=bool(headers.get("eta")),
         rounds=rounds_of(header) if header else 0,

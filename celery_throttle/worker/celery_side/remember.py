@@ -16,12 +16,13 @@ from celery.signals import task_success
 from kombu.exceptions import EncodeError
 
 from celery_throttle.clients import store_client
+from celery_throttle.core.dedup import carried_plan
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.registry import dedup_of, group_of
-from celery_throttle.worker.lock_plans import plan_of
+from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
-    from celery_throttle.core.dedup import Dedup
+    from celery_throttle.core.dedup import LockPlan
 
 __all__ = ["begin", "end", "lost"]
 
@@ -56,21 +57,23 @@ def lost(task: Any, error: Exception) -> bool:
     return True
 
 
-def _remembered(task: Any) -> Dedup | None:
-    """Return the task's run-once options if it has its lock and its success is to be remembered, else None."""
-    dedup = dedup_of(task)
-    return dedup if dedup is not None and dedup.remember and task.request.get("fencing_token") is not None else None
+def _remembered(task: Any) -> LockPlan | None:
+    """Return the lock plan of a task that has its lock, if its success is to be remembered, else None."""
+    request = task.request
+    if request.get("fencing_token") is None:
+        return None
+    plan = carried_plan(header_of(request), request.id, dedup_of(task))  # the gate has written it
+    return plan if plan is not None and plan.dedup.remember else None
 
 
 def _succeeded(sender: Any = None, **_: Any) -> None:
-    dedup = _remembered(sender)
-    if dedup is None:
+    plan = _remembered(sender)
+    if plan is None:
         return
     request = sender.request
-    identity, lost = plan_of(request, sender, dedup).identity, bool(request.get(_LOST))
-    client = store_client(sender.app, group_of(sender))
-    token = request.get("fencing_token")
+    client = store_client(sender.app, group_of(sender) if plan.group is None else plan.group)
+    token, lost = request.get("fencing_token"), bool(request.get(_LOST))
     try:
-        client.ask(client.store.succeeded(identity, request.id, token, dedup.remember, lost=lost))
+        client.ask(client.store.succeeded(plan.identity, request.id, token, plan.dedup.remember, lost=lost))
     except StoreUnavailable as error:
         logger.warning("celery_throttle: cannot report at once that %s is done: %s", request.id, error)

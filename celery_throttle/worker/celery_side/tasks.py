@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.contents import stored_id
+from celery_throttle.core.dedup import carried_plan
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
 from celery_throttle.worker.celery_side.parsing import content_of
-from celery_throttle.worker.lock_plans import plan_of
+from celery_throttle.worker.lock_plans import header_of, plan_of
 from celery_throttle.worker.runs import Content, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from celery_throttle.core.dedup import Dedup, LockPlan
     from celery_throttle.core.limits import Limit
@@ -35,16 +37,25 @@ class Tasks:
         dedups: the run-once options of each singleton, by the task's name.
         settings: the settings of the app.
         sites: the sites of the worker.
+        groups: the groups of limits that the worker serves.
+        free_lock: frees the lock in a message, by its plan and task id, that no run here takes.
 
         Attributes:
             names: the names of the tasks, by their codes in the store.
-            sites: as given.
+            sites, free_lock: as given.
     """
 
     def __init__(
-        self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings, sites: Sites
+        self,
+        policy: Mapping[str, Policy],
+        dedups: Mapping[str, Dedup],
+        settings: Settings,
+        sites: Sites,
+        groups: Iterable[str],
+        free_lock: Callable[[LockPlan, object], None],
     ) -> None:
-        self.sites = sites
+        self.sites, self.free_lock = sites, free_lock
+        self._served = frozenset((*groups, None))
         self._policies, self._dedups, self._settings = policy, dedups, settings
         limits_of_tasks = limits_by_task(policy, dedups)
         self._codes = {name: code_of(name, limits) for name, limits in limits_of_tasks.items()}
@@ -59,14 +70,22 @@ class Tasks:
         """
         name = request.task.name
         policy, dedup = self._policies.get(name), self._dedups.get(name)
-        # If throttling is off, the gate is only there for tasks that are still parked.
-        if (policy is None and dedup is None) or not self._settings.enabled:
+        own = self.group_of(request.task)
+        # The limits and the lock of a run are in one group. If throttling is off, the gate is only there for tasks that
+        # are still parked.
+        honoured = (self._served if policy is None else (own, None)) if self._settings.enabled else ()
+        if (carried := carried_plan(header_of(request), request.id, dedup)) and carried.group not in honoured:
+            self.free_lock(carried, request.id)
+        if not self._settings.enabled:
             return self.unread(request, epoch)
-        content = content_of(request, policy, dedup, self.sites)
+        plan = plan_of(request, request.task, dedup, honoured)
+        if policy is None and plan is None:
+            return self.unread(request, epoch)
+        content = content_of(request, policy, plan, self.sites)
         queue = queues.queue_of(request.message) if queues is not None else ""
-        return Run(
-            request, content, epoch=epoch, queue=queue, group=self.group_of(request.task), code=self._codes[name]
-        )
+        group = own if plan is None or plan.group is None else plan.group
+        code = self._codes[name] if name in self._codes else code_of(name, ())
+        return Run(request, content, epoch=epoch, queue=queue, group=group, code=code)
 
     @staticmethod
     def unread(request: Any, epoch: int) -> Run:
@@ -79,10 +98,10 @@ class Tasks:
         return self._settings.group_of(policy.group if policy is not None else None)
 
     def plan_of(self, context: Any, task: Any) -> LockPlan | None:
-        """Return the lock plan of a call, None if its task may run any number of times, or the call has none."""
-        dedup = self._dedups.get(task.name)
+        """Return the lock plan of a call with its group, None if the call has none."""
         try:
-            return None if dedup is None else plan_of(context, task, dedup)
+            plan = plan_of(context, task, self._dedups.get(task.name))
+            return plan and replace(plan, group=self.group_of(task) if plan.group is None else plan.group)
         except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
             logger.debug("Task %s has no lock: %r", task.name, error)
             return None
