@@ -14,7 +14,7 @@ from celery_throttle.core.facts import Result
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.celery_side.parsing import expiring
-from celery_throttle.worker.runs import State
+from celery_throttle.worker.runs import UNDECIDED, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,6 +77,11 @@ class Admission:
         self._granted: deque[Run] = deque()
         self._parked_first = False
         self._timed = False  # whether a timer runs for rows that can wait
+
+    @property
+    def decided(self) -> list[Run]:
+        """The runs here that the store has granted or parked, or that it is deciding about."""
+        return [*self._held.of(*UNDECIDED, State.SAVING), *self._granted]
 
     def arrive(self, request: Any) -> None:
         """Take a request that the consumer would give to the pool."""

@@ -19,7 +19,7 @@ from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.admission import Admission
 from celery_throttle.worker.blocked import Blocked
 from celery_throttle.worker.celery_side.broker import Broker
-from celery_throttle.worker.celery_side.revocation import Revoked, Withdrawing
+from celery_throttle.worker.celery_side.revocation import Reserved, Revoked, Withdrawing
 from celery_throttle.worker.held_back.backend_away import BackendAway
 from celery_throttle.worker.held_back.crowded import Crowded
 from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
@@ -110,7 +110,7 @@ class Gate:
         self._acknowledging = Acknowledging(running, broker, loop, self._groups, held)
         self._avoided = AvoidedQueues(loop, timekeeper, self._serve_queues)
         self._resuming = Resuming(running, broker, loop, timekeeper, self._notices, self._avoided)
-        self._revoked, self._withdrawing = Revoked(), Withdrawing(loop, timekeeper)
+        self._revoked, self._reserved, self._withdrawing = Revoked(), Reserved(), Withdrawing(loop, timekeeper)
         self._crowded = Crowded(held, self._notices)
         loop.every_turn(self.tick)
 
@@ -188,8 +188,17 @@ class Gate:
 
     def withdraw_revoked(self) -> None:
         """Take the tasks that were revoked since the last call out of their lines, before their turn comes."""
-        if self._broker.requests is not None and (new := self._revoked.new()):  # else no result can be stored for them
+        if self._broker.requests is None:  # no result can be stored for them
+            return
+        new = self._revoked.new()
+        if new:
             self.withdraw(new)
+        decided = {run.request for run in (*self.running.runs, *self._admission.decided)}
+        self._reserved.end(
+            new,
+            self._broker.requests.consumer,
+            lambda request: self._tasks.runs_once(request) and request not in decided,
+        )
 
     def withdraw(self, tasks: list[str]) -> None:
         """Have the store take revoked tasks out of their lines."""

@@ -75,6 +75,10 @@ def try_again(self: Any, label: str, first: bool = False) -> str:
     return label
 
 
+def try_later(self: Any, label: str) -> str:
+    raise self.retry(args=[label], countdown=3600)
+
+
 def give_place(self: Any, label: str, to: str) -> str:  # noqa: ARG001 - of its identity
     """Replace itself with another singleton, and not be over yet when that comes to a worker."""
     try:
@@ -105,6 +109,7 @@ takes_one = make_singleton("takes_one", take, bind=True, limit=1)
 retries = make_singleton("retries", try_again, bind=True)
 again = make_singleton("again", try_again, bind=True, on_conflict="raise")
 again_started = make_singleton("again_started", try_again, bind=True, lock_until="started")
+retries_later = make_singleton("retries_later", try_later, bind=True)
 gives_place = make_singleton("gives_place", give_place, bind=True)
 of_tenant = make_singleton(
     "of_tenant", limit=1, key=lambda label, headers: headers["tenant"],
@@ -438,6 +443,23 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(throttle: ThrottleTest) -> N
         throttle.assert_dropped(victim)
         throttle.assert_not_locked(limited.s("a"))
         assert limited.delay("a").get(timeout=HANGS_AFTER) == "a"
+
+
+def test_a_task_that_is_revoked_before_its_time_frees_its_lock_at_once(throttle: ThrottleTest) -> None:
+    with throttle.run_worker(concurrency=1):
+        scheduled = plain.apply_async(["a"], countdown=3600)
+        retried = retries_later.delay("a")
+        until(lambda: retried.state == "RETRY")
+        with throttle.gate():
+            begun(throttle, plain.delay("busy"))
+            waits_for_slot = plain.delay("b")
+            for each in (scheduled, retried, waits_for_slot):
+                each.revoke()
+            for task, label in ((plain, "a"), (retries_later, "a"), (plain, "b")):
+                until(lambda task=task, label=label: task.locked_by(label) is None)
+            assert [each.state for each in (scheduled, retried, waits_for_slot)] == ["REVOKED"] * 3
+        assert [plain.delay(label).get(timeout=QUICKLY) for label in "ab"] == ["a", "b"]
+        throttle.assert_ran(plain, times=3)
 
 
 # -- limits and options ------------------------------------------------------------------------------------------------

@@ -8,17 +8,20 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
+from celery.worker.request import Request
 
 from celery_throttle.core.contents import stored_id
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.store.exchange_reply import Withdrawn
     from celery_throttle.worker.celery_side.requests import RequestFactory
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Revoked", "Withdrawing"]
+__all__ = ["Reserved", "Revoked", "Withdrawing"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,36 @@ class Revoked:
         if added:
             self._last = added[0]
         return [stored_id(task) for *_, task in reversed(added)]
+
+
+class Reserved:
+    """Ends revoked tasks that a worker has and has not begun, so that their identity locks are free at once.
+
+    Celery ends such a task when its ETA has come, or when it has a slot.
+    """
+
+    def __init__(self) -> None:
+        self._left: set[str] = set()  # whose end could not be stored yet
+
+    def end(self, revoked: list[str], consumer: Any, ends: Callable[[Any], bool]) -> None:
+        """End the requests of these tasks for which ``ends`` returns True."""
+        tasks, self._left = {*revoked, *self._left}, set()
+        for request in _not_begun(consumer, tasks) if tasks else ():
+            if request.hostname != consumer.hostname or not ends(request):  # a test has several workers in one process
+                continue
+            try:
+                request.revoked()
+            except Exception as error:  # noqa: BLE001 - of any backend
+                logger.error("Revoked task %s[%s] is ended later: %r", request.name, request.id, error)  # noqa: TRY400
+                self._left.add(request.id)
+
+
+def _not_begun(consumer: Any, tasks: set[str]) -> list[Any]:
+    """Return the requests of tasks in Celery's lists that have not begun, also those that wait for their ETA."""
+    reserved = [request for task in tasks if (request := state.requests.get(task)) is not None]
+    entries = [waiting.entry for waiting in tuple(consumer.timer.schedule.queue)]
+    timed = [each for entry in entries for each in entry.args[:1] if isinstance(each, Request) and each.id in tasks]
+    return [each for each in {*reserved, *timed} if each not in state.active_requests]
 
 
 class Withdrawing:

@@ -106,6 +106,10 @@ class Tasks:
             logger.debug("Task %s has no lock: %r", task.name, error)
             return None
 
+    def runs_once(self, request: Any) -> bool:
+        """Return whether a request may have an identity lock."""
+        return request.task.name in self._dedups
+
     def is_paced(self, run: Run) -> bool:
         """Return whether one of the run's limits has a rate."""
         policy = self._policies.get(run.request.task.name)
