@@ -11,9 +11,11 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task, states
+from celery.app.task import Context
 from celery.exceptions import TaskRevokedError
 from celery.result import EagerResult
 from celery.utils import uuid
+from celery.utils.saferepr import saferepr
 from celery.utils.time import maybe_iso8601
 
 from celery_throttle.clients import store_client
@@ -108,7 +110,7 @@ def publish(
         if not awaited and answer == LOST and dedup.on_conflict not in ("raise", "skip"):
             return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
         if not awaited:
-            return _instead(task, task_id, other, dedup, options)
+            return _instead(task, call, other, dedup, options)
         if dedup.on_conflict != "raise":
             first = other
     header = replace(plan, dedup=dedup, claim=claim, first=first).header(task_id, client.store.keys.group)
@@ -198,16 +200,25 @@ def _is_awaited(wanted: str | None, options: dict[str, Any], dedup: Dedup) -> bo
     return canvas or bool(wanted)
 
 
-def _instead(task: Any, task_id: str, other: str, dedup: Dedup, options: dict[str, Any]) -> Any:
+def _instead(task: Any, call: TaskCall, other: str, dedup: Dedup, options: dict[str, Any]) -> Any:
+    task_id = options["task_id"]
     if dedup.on_conflict == "raise":
         raise DuplicateTask(task.name, other)
     if dedup.on_conflict == "skip":
         # Not IGNORED, which is never ready for Celery, so that callers would wait for ever.
         why = skipped(task.name, other)
         if not answers_caller_only(task.backend):  # else the result returned here is enough
-            task.backend.mark_as_revoked(task_id, why, store_result=not _ignores_result(task, options))
+            keeps = not _ignores_result(task, options)
+            task.backend.mark_as_revoked(task_id, why, request=_request_of(call, options), store_result=keeps)
         return EagerResult(task_id, TaskRevokedError(why), states.REVOKED, name=task.name)
     return task.AsyncResult(other)
+
+
+def _request_of(call: TaskCall, options: Mapping[str, Any]) -> Any:
+    """Return the request of a call that is not published, for the columns of an extended result."""
+    about = {name: options[name] for name in ("argsrepr", "kwargsrepr") if options.get(name)}
+    reprs = {"argsrepr": saferepr(call.args), "kwargsrepr": saferepr(call.kwargs)}
+    return Context(reprs | about, task=call.task_name, id=options["task_id"], args=call.args, kwargs=call.kwargs)
 
 
 def _ignores_result(task: Any, options: Mapping[str, Any]) -> bool:

@@ -302,6 +302,18 @@ def test_skip(kit: ThrottleTest) -> None:
     assert_all_ended(kit)
 
 
+def test_a_skipped_call_is_stored_with_its_name_and_arguments(
+    throttle: ThrottleTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(throttle.app.conf, "result_extended", True)
+    caplog.set_level(logging.INFO, "celery_throttle")
+    first, skipped = skips.delay("a"), skips.delay(label="a")
+    stored = APP.backend.get_task_meta(skipped.id)
+    about = {name: stored[name] for name in ("status", "name", "args", "kwargs")}
+    assert about == {"status": "REVOKED", "name": skips.name, "args": [], "kwargs": {"label": "a"}}
+    assert f"Task {skips.name}[{skipped.id}] is a duplicate of {first.id}: skip" in caplog.text
+
+
 def test_skip_in_a_chain_that_finds_another_lock_on_arrival(throttle: ThrottleTest) -> None:
     with throttle.run_worker(), throttle.gate(skips) as gate:
         links = chain(skips.si("a").set(queue="elsewhere"), note.s("after")).apply_async()
