@@ -22,6 +22,7 @@ __all__ = ["TASKS", "odd_message"]
 
 #: The tasks of the app of `tests/support/apps/odd.py` whose bodies are short.
 TASKS = ("one", "one_late", "paced", "keyed", "fair", "weighed", "once")
+_NAMES = {f"tests.support.apps.odd.{name}" for name in TASKS}
 _HEADERS = (
     *("id", "id", "retries", "retries", "timelimit", "timelimit", "eta", "expires", "group", "group_index", "shadow"),
     *("root_id", "parent_id", "replaced_task_nesting", "ignore_result", "stamped_headers", "stamps", "origin", "lang"),
@@ -174,6 +175,8 @@ def _celery_takes(message: dict[str, Any]) -> bool:
         request: Any = Request(received, app=app, task=app.tasks["any"], hostname="h")
         {request.id}  # noqa: B018 - Celery has sets of ids
         str(request.name)
+        if request.expires or raw_message["headers"]["task"] not in _NAMES:
+            request.id.encode()  # Celery stores a result at once
         if request.expires:
             list(request.stamped_headers)
         if request.eta:
