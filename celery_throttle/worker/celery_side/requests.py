@@ -121,7 +121,7 @@ def sender_of(parcel: bytes) -> Any:
         return None
     about, sent = message.properties, message.headers
     return SimpleNamespace(
-        name=sent.get("task"), task=sent.get("task"), root_id=sent.get("root_id"),
+        id=sent.get("id"), name=sent.get("task"), task=sent.get("task"), root_id=sent.get("root_id"),
         chord=None, errbacks=None,
         argsrepr=sent.get("argsrepr"), kwargsrepr=sent.get("kwargsrepr"),
         correlation_id=about.get("correlation_id"), reply_to=about.get("reply_to"),
