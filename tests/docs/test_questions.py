@@ -90,7 +90,7 @@ QUESTIONS = [
     Question(
         "How much memory do 100 000 waiting tasks take?",
         "mhenrixon/sidekiq-unique-jobs#821",
-        WHICH, "Memory of what waits", "100 000 / MB / benchmarks bytes",
+        WHICH, "Memory of parked tasks", "100 000 / MB / benchmarks bytes",
     ),
     Question(
         "How do I run a periodic task once a day, whatever happens?",
@@ -241,7 +241,7 @@ def test_one_section_answers_a_question(question: Question) -> None:
 def test_a_section_ends_with_the_next_heading_of_its_level() -> None:
     sections = sections_of(WHICH)
     assert "fair_by" in sections["Urgent tasks first: priority"]
-    assert "fair_by" not in sections["Memory of what waits"]
+    assert "fair_by" not in sections["Memory of parked tasks"]
     assert "fair_by" in sections["Which one do I need?"]
 
 
