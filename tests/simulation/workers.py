@@ -309,8 +309,8 @@ class Worker:
     def _consumer(self) -> Any:
         return _Consumer(
             worker=self, app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
-            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True,
-            task_buckets=defaultdict(lambda: None),
+            timer=SimpleNamespace(call_at=None, schedule=SimpleNamespace(queue=[])), apply_eta_task=None,
+            disable_rate_limits=True, task_buckets=defaultdict(lambda: None),
             on_task_request=self._arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
             controller=SimpleNamespace(state=state), qos=None, task_consumer=None, strategies=None,
         )  # fmt: skip
