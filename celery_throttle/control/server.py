@@ -167,7 +167,7 @@ def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
     if facts.missing_rights:
         missing = " ".join(f"+{each}" for each in facts.missing_rights)
         yield (
-            f"the store does not allow its user all that is needed: ACL SETUSER ... ~{keys.key('*')} &{keys.wake} "
+            f"the store does not allow its user all that is needed: ACL SETUSER ... ~{keys.pattern} &{keys.wake} "
             f"{missing}"
         )
     if facts.latency > _SLOW:

@@ -36,8 +36,16 @@ class Keys:
 
     def key(self, name: str) -> str:
         """Return one key by its name in ``begin.lua``."""
-        tag = f"{self.prefix}:{self.group}" if self.group else self.prefix
-        return f"{{{tag}}}:{self.layout}:{name}"
+        return f"{self._tag}:{self.layout}:{name}"
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of a Redis user's rights: the keys of every layout, so that data of another one is found."""
+        return f"{self._tag}:*"
+
+    @property
+    def _tag(self) -> str:
+        return f"{{{self.prefix}:{self.group}}}" if self.group else f"{{{self.prefix}}}"
 
     def ring(self, name: str, limit: str) -> str:
         """Return the key of a ring of counters of a limit; this key expires."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from billiard.exceptions import WorkerLostError
 
 from tests.failures.tools import DOORS, counts
 from tests.support.journal import Journal
@@ -12,19 +13,20 @@ from tests.support.workers import Workers
 
 
 @pytest.mark.parametrize(
-    ("pool", "name", "how"),
+    ("pool", "how"),
     [
-        ("threads", "hold_late", "SystemExit"),  # the thread's job ends by an error
-        ("gevent", "hold_late", "SystemExit"),
-        ("prefork", "hold_again", "exit"),  # the process is lost, and the message is rejected
+        ("threads", "SystemExit"),
+        ("gevent", "SystemExit"),
+        ("prefork", "exit"),  # the process is lost
     ],
 )
 def test_task_without_an_outcome_pauses_and_is_set_aside(
-    workers: Workers, journal: Journal, state: State, pool: str, name: str, how: str
+    workers: Workers, journal: Journal, state: State, pool: str, how: str
 ) -> None:
+    """Its message is rejected (``reject_on_worker_lost``)."""
     workers.conf["throttle_max_begins"] = 3
     app = workers.start_app(DOORS, pool=pool, concurrency=1)
-    task = getattr(app, name)
+    task = app.hold_again
     limit = state.limit(task.name)
     limit.pause()
     journal.let_all_go()
@@ -44,3 +46,20 @@ def test_task_without_an_outcome_pauses_and_is_set_aside(
     assert second - first > 0.9
     assert third - second > 1.9
     assert state.used == {}
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "solo", "prefork"])
+@pytest.mark.parametrize("name", ["hold", "hold_late"])
+def test_task_that_exits_fails_in_every_pool(
+    workers: Workers, journal: Journal, state: State, pool: str, name: str
+) -> None:
+    """Once, as Celery's prefork pool has it; the next task runs."""
+    app = workers.start_app(DOORS, pool=pool, concurrency=1)
+    task = getattr(app, name)
+    journal.let_all_go()
+    bad, good = task.delay("bad", "SystemExit"), task.delay("good")
+    with pytest.raises(WorkerLostError):
+        bad.get(timeout=HANGS_AFTER)
+    assert good.get(timeout=HANGS_AFTER) == "good"
+    assert counts(journal) == {"bad": 1, "good": 1}
+    state.wait_clean()

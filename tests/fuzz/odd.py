@@ -48,7 +48,7 @@ _TEXTS = (
         "a" * 5000,
     ),
     *("2020-01-01T00:00:00+00:00", "2099-01-01T00:00:00", "9999-12-31T23:59:59-23:59", "nan", "1e999", "any", "null"),
-    *("{throttle}:2:records", "*", "replace", "keep_last", "skip", "9007199254740993", "\N{SNOWMAN}", "a" * 40),
+    *("{throttle}:3:records", "*", "replace", "keep_last", "skip", "9007199254740993", "\N{SNOWMAN}", "a" * 40),
 )
 _NUMBERS = (
     0,

@@ -9,7 +9,7 @@ import os
 
 from celery_throttle.worker import admission, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
-from celery_throttle.worker.store_side import calls, link
+from celery_throttle.worker.store_side import link, patience
 
 __all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
 
@@ -23,7 +23,7 @@ def look_every(seconds: float | None = None) -> None:
         assert "LOOK_EVERY" in vars(wiring)
         vars(wiring)["LOOK_EVERY"] = float(said)
     if PATIENCE in os.environ:
-        for module in (calls, link):
+        for module in (link, patience):
             assert "TIMEOUT" in vars(module)
             vars(module)["TIMEOUT"] = float(os.environ[PATIENCE])
     if FRESH in os.environ:

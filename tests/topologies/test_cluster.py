@@ -230,7 +230,7 @@ def test_each_group_is_on_its_own_node(cluster: Cluster, workers: Workers, journ
         worker.term()
     assert [worker.wait() for worker in workers.started] == [0, 0]
     ask(next(node for node in primaries if ask(node, "KEYS", f"{{{prefix}}}*")), "SET", f"{{{prefix}}}9", "1")
-    ours = [len(ask(node, "KEYS", f"{{{prefix}[:}}]*:2:*")) for node in primaries]
+    ours = [len(ask(node, "KEYS", f"{{{prefix}[:}}]*:3:*")) for node in primaries]
     assert all(ours)
     assert throttle.remove_data().keys == sum(ours)
     left = [ask(node, "KEYS", f"{{{prefix}*") for node in primaries]

@@ -12,7 +12,7 @@ from celery_throttle import ThrottleControl
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import until
-from tests.support.workers import Workers
+from tests.support.workers import LONG_LEASE, Workers
 
 RELEASES = "tests.support.apps.releases"
 QUICKLY = 15.0
@@ -45,7 +45,7 @@ def test_options_that_differ_are_reported(workers: Workers) -> None:
         f"! declare limit {RELEASES}.pay_one differently: key is 'label' on w2, not set on {here}.",
         f"! declare task {RELEASES}.pay differently: singleton is True on {here}, not set on w2.",
         f"! declare task {RELEASES}.pay_one differently: unique_on is ['label'] on w2, not set on {here}.",
-        "- have the settings of app releases differently: throttle_lease is 30.0 on w2, not set on w1.",
+        f"- have the settings of app releases differently: throttle_lease is 30.0 on w2, {LONG_LEASE:.1f} on w1.",
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback  # type: ignore[attr-defined]
 from billiard.exceptions import Terminated, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 
@@ -38,6 +38,8 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     on_reject = request.reject
 
     def success(result: Any, **kwargs: Any) -> Any:
+        if isinstance(result, ExceptionInfo):  # a pool without processes has this for a body that exits
+            return failure(result)
         failed, value, _ = result
         if failed is False:  # a killed greenlet gives False, a successful run gives 0
             return ended(Result.NOTHING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from celery_throttle import signals
 from tests.support.apps.doors import app
 from tests.support.workers import ROOT
 
@@ -18,6 +19,6 @@ def _block() -> str:
     return found[1]
 
 
-#: Of the block; signals keep receivers weakly.
-names: dict[str, Any] = {"app": app}
+#: Of the block, which goes on in the file of an earlier one; signals keep receivers weakly.
+names: dict[str, Any] = {"app": app, "signals": signals}
 exec(_block(), names)
