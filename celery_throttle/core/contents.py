@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from celery_throttle.core.checks import is_whole
 from celery_throttle.errors import UnusableMessage
 
-__all__ = ["attempt_of", "check_links", "check_stamps", "check_time_limits", "rounds_of", "stored_id"]
+__all__ = ["attempt_of", "check_links", "check_stamps", "check_time_limits", "publication_in", "rounds_of", "stored_id"]
 
+_PUBLICATION = re.compile(r"[0-9A-Za-z_~-]{1,40}")
 #: The most characters of an id that the store has as it is.
 _LONGEST_ID = 1000
 #: More than any task has retries, because a task that `replace` sends counts its retries from 0 again.
@@ -80,6 +82,12 @@ def check_links(links: object) -> None:
     """Raise `UnusableMessage` unless the third part of a body (links, chain, chord) can be used."""
     if not isinstance(links, dict) or not set(map(type, links)) <= {str}:
         raise _unusable("embed (the third part of its body)", links, "an object")
+
+
+def publication_in(header: Mapping[str, object]) -> str:
+    """Return the name of a publication, from our header; "" if it has none."""
+    name = header.get("publication")
+    return name if isinstance(name, str) and _PUBLICATION.fullmatch(name) else ""
 
 
 def rounds_of(header: Mapping[str, object]) -> int:

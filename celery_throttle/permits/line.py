@@ -85,7 +85,7 @@ class Batch:
     def end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
         """Give a permit back; return a future for the store's answer."""
         done: Future[None] = Future()
-        self.ended.append((DeliveryChange("ended", task, 0, nonce, facts), done))
+        self.ended.append((DeliveryChange("ended", task, 0, nonce, facts=facts), done))
         return done
 
     def fail(self, error: Exception) -> None:

@@ -27,6 +27,7 @@ class Delivery(NamedTuple):
     task: str
     attempt: int
     nonce: str
+    publication: str = ""
 
 
 class Arrival(NamedTuple):
@@ -46,6 +47,7 @@ class Arrival(NamedTuple):
         age: seconds since a task to park arrived.
         unacked: whether the broker keeps the message of a parked task until ``acked`` reports the acknowledgement.
         code: the code of the task's name, as in task_codes.py; "" where one of the limits gives the name.
+        publication: names the message among those of its task id, and is the same for a retry; "" if unknown.
         pause: of a started task that goes back: for how many seconds nothing starts, and on which buckets, as needs.
     """
 
@@ -63,6 +65,12 @@ class Arrival(NamedTuple):
     unacked: bool = False
     code: str = ""
     pause: tuple[float, str] | None = None
+    publication: str = ""
+
+    @property
+    def delivery(self) -> Delivery:
+        """This delivery."""
+        return Delivery(self.task, self.attempt, self.nonce, self.publication)
 
     @property
     def row(self) -> str:
@@ -70,6 +78,8 @@ class Arrival(NamedTuple):
         more = f',"lock":{self.lock}' if self.lock else ""
         if self.code:
             more += f',"code":"{self.code}"'
+        if self.publication:
+            more += f',"publication":"{self.publication}"'
         if self.unacked:
             more += ',"unacked":true'
         if self.message:
@@ -99,6 +109,7 @@ class DeliveryChange(NamedTuple):
         task: the id of the task.
         attempt: the attempt of the delivery.
         nonce: identifies the delivery.
+        publication: of the delivery, as in `Arrival`.
         facts: how the run ended, if it did.
         needs: the permits that an ended run held, where known.
         to: the task that started with the permit of a run that ended, in the same worker.
@@ -108,6 +119,7 @@ class DeliveryChange(NamedTuple):
     task: str
     attempt: int
     nonce: str
+    publication: str = ""
     facts: Facts | None = None
     needs: str = ""
     to: Arrival | None = None
@@ -121,7 +133,7 @@ class DeliveryChange(NamedTuple):
             more = f',"{message.value}","{result.value}",{"true" if began else "false"}'
             if self.to is not None:
                 more += f",{self.to.row}"
-        return f'["{self.event}",{quote(self.task)},{self.attempt},"{self.nonce}"{more}]'
+        return f'["{self.event}",{quote(self.task)},{self.attempt},"{self.nonce}","{self.publication}"{more}]'
 
 
 @dataclass

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from celery_throttle.core.policy import needs_again
+from celery_throttle.store.exchange import Delivery
 from celery_throttle.store.reading import read, text, ticket_time
 
 __all__ = [
@@ -42,6 +43,8 @@ class Answer(IntEnum):
     HAS_RUN = 3
     CROWDED = 4  #: not parked, because its line is full
     SENT_BACK = 5
+    IS_COPY = 6  #: of a message in line
+    ID_IN_USE = 7  #: not parked, because another publication of its task id goes first
 
 
 class SavedAnswer(IntEnum):
@@ -69,6 +72,7 @@ class Grant:
         dropped: the operator that dropped the task, so that it does not run; "" if the task was not dropped.
         waited: seconds since the task came to a worker, or went back to the head of its line.
         code: the code of the task's name, as in `Arrival`.
+        publication: of the message, as in `Arrival`.
     """
 
     task: str
@@ -83,6 +87,12 @@ class Grant:
     dropped: str = ""
     waited: float = 0.0
     code: str = ""
+    publication: str = ""
+
+    @property
+    def delivery(self) -> Delivery:
+        """This delivery, as the store names it."""
+        return Delivery(self.task, self.attempt, self.nonce, self.publication)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +246,7 @@ def _grant(raw: Any) -> Grant:
         record.get("dropped", ""),
         _waited(record),
         record.get("code", ""),
+        record.get("publication", ""),
     )
 
 

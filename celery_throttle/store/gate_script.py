@@ -52,7 +52,7 @@ AT_ONCE = (
     *("any_override", "settling", "room_for", "has_permits", "barred", "change_used", "add_count", "touch"),
     *("record_of", "load_record", "wrong_in_record", "wrong_in_delivery", "save_record"),
     *("mark_changed", "write_records", "packed_record"),
-    *("admit", "meet_record", "confirm_if_finished", "has_run", "delivery_of", "hold", "take"),
+    *("admit", "meet_record", "confirm_if_finished", "finished_as", "delivery_of", "hold", "take"),
     *("ended", "give", "comes_back", "run_over", "forget_task", "forget_delivery", "finish", "settle_second"),
     "load_second",
 )

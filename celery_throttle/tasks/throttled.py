@@ -19,6 +19,7 @@ from celery_throttle.tasks.install import free_locks, install
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.options import OPTIONS, check_attributes, misplaced, options_of, read_options, too_late
+from celery_throttle.tasks.publications import with_publication
 from celery_throttle.tasks.publish import HEADER, check_max_parked, is_again, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
@@ -198,6 +199,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         send = super().apply_async
         call = call_of(self, args, kwargs, options.get("headers"))
         options = self._with_values(call, options | {"task_id": task_id})
+        if dedup is not None or self.name in policies_of(self.app):
+            options = with_publication(options)
         if dedup is None or not throttles(self.app):
             check_max_parked(self, call, options)
             return send(args, kwargs, **options)

@@ -28,7 +28,10 @@ URL = "THROTTLE_TEST_URL"
 #: Variables that Celery prefers to the settings of the app.
 _CELERYS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
 #: Cached attributes of an app, and of its ``amqp``, that have connections, or were made from settings.
-_CACHED, _CACHED_BY_AMQP = ("control", "events"), ("queues", "router", "_producer_pool", "_rtable", "send_task_message")
+_CACHED, _CACHED_BY_AMQP = (
+    ("control", "events"),
+    ("create_task_message", "queues", "router", "_producer_pool", "_rtable", "send_task_message"),
+)
 #: The server that this process has started, if any.
 _own: list[Any] = []
 #: The state that Celery keeps of all apps of the process.

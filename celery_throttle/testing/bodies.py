@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import WorkerTerminate
+
 from celery_throttle.testing.messages import WITHIN
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Body:
         self.lost = self.lost or self.ended == math.inf
 
 
-class WorkerGone(BaseException):
+class WorkerGone(WorkerTerminate):
     """Ends a body at a gate whose worker is lost; no result is stored, as for a killed worker."""
 
 

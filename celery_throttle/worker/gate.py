@@ -21,9 +21,9 @@ from celery_throttle.worker.blocked import Blocked
 from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.celery_side.revocation import Reserved, Revoked, Withdrawing
 from celery_throttle.worker.held_back.backend_away import BackendAway
-from celery_throttle.worker.held_back.crowded import Crowded
 from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
 from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.held_back.put_off import PutOff
 from celery_throttle.worker.reported.notices import Notices
 from celery_throttle.worker.reported.signals_and_events import report_parked
 from celery_throttle.worker.resuming import Resuming
@@ -111,7 +111,7 @@ class Gate:
         self._avoided = AvoidedQueues(loop, timekeeper, self._serve_queues)
         self._resuming = Resuming(running, broker, loop, timekeeper, self._notices, self._avoided)
         self._revoked, self._reserved, self._withdrawing = Revoked(), Reserved(), Withdrawing(loop, timekeeper)
-        self._crowded = Crowded(held, self._notices)
+        self._not_parked = PutOff(held, self._notices)
         loop.every_turn(self.tick)
 
     # -- what Celery calls ---------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Gate:
         if not self.held.release(run, State.GRANTED):
             # Its broker connection was lost during the call, so it is delivered again; or it runs without a permit.
             facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
-            self._groups[run.group].outbox.ended(run.id, run.nonce, facts)
+            self._groups[run.group].outbox.ended(run.delivery, facts)
             return
         if fencing_token:
             run.fence(fencing_token)
@@ -271,7 +271,7 @@ class Gate:
             return
         if not self.held.release(run, State.GONE):  # the store has granted it permits
             facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
-            self._groups[run.group].outbox.ended(run.id, run.nonce, facts, run.content.attempt)
+            self._groups[run.group].outbox.ended(run.delivery, facts)
         self._backend.fail(run, error)
 
     def broke_off(self, grant: Grant, group: str, error: Exception) -> None:
@@ -290,7 +290,13 @@ class Gate:
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
+        self._notices.dropped(run.request, "that has run")
         self._acknowledging.has_run(run)
+
+    def is_copy(self, run: Run) -> None:
+        """See `Decisions`."""
+        self._notices.dropped(run.request, "that is parked")
+        self._acknowledging.parked(run)
 
     def saved(self, run: Run) -> None:
         """See `Decisions`."""
@@ -298,24 +304,23 @@ class Gate:
 
     def lost(self, run: Run) -> None:
         """See `Decisions`."""
-        if self._stops():
-            return
-        logger.warning("Task %s[%s] was parked, and the store has lost it: again", run.request.name, run.request.id)
-        self._admission.line_up(run)
+        if not self._stops():
+            logger.warning("Task %s[%s] was parked, and the store has lost it: again", run.request.name, run.request.id)
+            self._admission.line_up(run)
 
-    def crowded(self, run: Run) -> None:
+    def not_parked(self, run: Run, why: State) -> None:
         """See `Decisions`."""
-        if not run.refusals:
+        if why is State.CROWDED and not run.refusals:
             self._groups[run.group].tally.add(run.needs.text, Place.REFUSED)
         if run in self.held:
-            self._crowded.hold(run, self._admission.line_up)
+            self._not_parked.hold(run, why, self._admission.line_up)
 
     def resumed(self, grant: Grant, group: str) -> None:
         """See `Decisions`."""
         calls = self._groups[group]
         requests = self._broker.requests
         if self._closing or self._broker.queues is None or requests is None:
-            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.PLACE))
+            calls.outbox.ended(grant.delivery, Facts(began=False, message=Message.PLACE))
         elif (run := self._resuming.run_of(grant, calls, requests)) is not None:
             self._autoscaling.resumed(run.request)
             self._admission.resume(run)

@@ -163,7 +163,7 @@ class Resuming:
             content = content_of_parked(request, grant)
         except Declined:
             message = Message.TAIL if any(requeues) else Message.NOBODY
-            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
+            calls.outbox.ended(grant.delivery, Facts(began=False, message=message))
             return None
         except NotRegistered as error:
             # Another worker of the queue may have the task registered, now or after the next release.
@@ -172,7 +172,7 @@ class Resuming:
                 "worker that has it",
                 grant.task, error,
             )  # fmt: skip
-            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.TAIL))
+            calls.outbox.ended(grant.delivery, Facts(began=False, message=Message.TAIL))
             self._avoided.avoid(grant.queue)
             return None
         except Exception as error:
@@ -201,9 +201,9 @@ class Resuming:
         def end(why: object = "") -> None:
             if why:
                 logger.error("Parked task %s fails, and its result cannot be stored: %r", grant.task, why)
-            calls.outbox.ended(grant.task, grant.nonce, failed)
+            calls.outbox.ended(grant.delivery, failed)
 
-        back = partial(calls.outbox.ended, grant.task, grant.nonce, place)
+        back = partial(calls.outbox.ended, grant.delivery, place)
         if self._attempt_of(grant.task, lambda: fail(request=sender), back, end):
             end()
 

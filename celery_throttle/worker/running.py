@@ -293,7 +293,7 @@ class Running:
             self._send_back(run, permit)
             return
         calls.outbox.settle(permit)
-        calls.outbox.ended(run.id, run.nonce, facts, run.content.attempt, run.needs.text)
+        calls.outbox.ended(run.delivery, facts, run.needs.text)
         calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         self.forget_permit(run)
 

@@ -32,6 +32,7 @@ class State(Enum):
     STORE_REFUSES = auto()  #: the store refuses calls (it is full, say)
     BACKEND_AWAY = auto()  #: the result backend is out of reach
     CROWDED = auto()  #: as many tasks are parked as ``max_parked`` allows
+    ID_IN_USE = auto()  #: another publication of its task id goes first
     SAVING = auto()  #: parked; the broker keeps its message until the parked copy is safe
     GRANTED = auto()  #: has its permits, and waits for a slot
     RUNNING = auto()  #: given to the pool
@@ -46,6 +47,7 @@ WHY = {
     State.STORE_REFUSES: "store refuses",
     State.BACKEND_AWAY: "result backend away",
     State.CROWDED: "max_parked",
+    State.ID_IN_USE: "task id in use",
     State.SAVING: "not safe yet",
 }
 
@@ -62,6 +64,7 @@ class Content(NamedTuple):
         redelivered: whether the broker marked the message as delivered before.
         had_eta: whether it has an ETA, for which it was in this worker.
         rounds: how often it has gone back in line.
+        publication: names the message among those of its task id, and is the same for a retry; "" if unknown.
     """
 
     id: str
@@ -71,6 +74,7 @@ class Content(NamedTuple):
     redelivered: bool = False
     had_eta: bool = False
     rounds: int = 0
+    publication: str = ""
 
 
 class Permit:
@@ -115,7 +119,7 @@ class Permit:
         before, to = self.holder, self.run.arrival
         facts = Facts(began=True, message=Message.NOBODY, result=self.result)
         self.holder, self.result, self.is_new = to, None, True
-        return DeliveryChange("passed", before.task, before.attempt, before.nonce, facts, to=to)
+        return DeliveryChange("passed", *before.delivery, facts, to=to)
 
     def go_back(self) -> None:
         """Note that a call puts the run's task back in line."""
@@ -230,6 +234,7 @@ class Run:
             unacked=self.keeps and self.at_broker,
             code=self.code,
             pause=self.pause,
+            publication=self.content.publication,
         )
 
     def arrived_at(self, now: float) -> Arrival:
@@ -239,7 +244,7 @@ class Run:
     @property
     def delivery(self) -> Delivery:
         """The delivery of this run, as the store names it."""
-        return Delivery(self.id, self.content.attempt, self.nonce)
+        return Delivery(self.id, self.content.attempt, self.nonce, self.content.publication)
 
     def fence(self, token: int) -> None:
         """Give the body its fencing token, and the header a plan by which a retry keeps the lock.

@@ -153,7 +153,7 @@ def _answered(world: World, worker: Worker, run: Run, answer: int) -> None:
         _parked(world, worker, run)
     elif not wanted:
         facts = _facts(worker, run, Result.NOTHING, began=False)
-        worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts=facts))
         del worker.runs[run.nonce]
     else:
         if answer != Answer.GRANTED:
@@ -181,7 +181,7 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
     book = world.state.books[task]
     if worker.leaving:
         facts = Facts(began=False, message=Message.PLACE)
-        worker.say.changed.append(DeliveryChange("ended", grant.task, grant.attempt, grant.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", grant.task, grant.attempt, grant.nonce, facts=facts))
         return
     again = grant.deliveries > 0 or grant.message == b"1"
     run = Run(task, grant.attempt, grant.nonce, lock.spec if lock else "", None, None, worker.epoch, redelivered=again)
@@ -292,7 +292,7 @@ def _over(world: World, worker: Worker, run: Run, facts: Facts) -> None:
     _settle(world, worker, run.nonce)
     worker.permits.pop(run.nonce, None)
     worker.runs.pop(run.nonce, None)
-    worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts))
+    worker.say.changed.append(DeliveryChange("ended", run.task_id, run.attempt, run.nonce, facts=facts))
 
 
 def _settle(world: World, worker: Worker, nonce: str) -> None:
@@ -302,7 +302,7 @@ def _settle(world: World, worker: Worker, nonce: str) -> None:
         permit = worker.permits[nonce]
         told, to = permit.told, world.arrival(worker.runs[nonce])
         facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
-        worker.say.changed.append(DeliveryChange("passed", told.task, told.attempt, told.nonce, facts, to=to))
+        worker.say.changed.append(DeliveryChange("passed", told.task, told.attempt, told.nonce, facts=facts, to=to))
         worker.permits[nonce] = Permit(to)
 
 
@@ -311,7 +311,7 @@ def end_spare(worker: Worker) -> None:
     for permit in worker.spare.values():
         told = permit.told
         facts = Facts(began=True, message=Message.NOBODY, result=Result(permit.result))
-        worker.say.changed.append(DeliveryChange("ended", told.task, told.attempt, told.nonce, facts))
+        worker.say.changed.append(DeliveryChange("ended", told.task, told.attempt, told.nonce, facts=facts))
     worker.spare = {}
 
 

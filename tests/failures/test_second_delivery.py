@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import time
 
-from tests.failures.tools import DIES, DOORS, SEAMS, counts, most_at_once, queued, redeliver, unacknowledged
+from tests.failures.tools import (
+    DIES,
+    DOORS,
+    SEAMS,
+    counts,
+    deliver,
+    message_of,
+    most_at_once,
+    queued,
+    redeliver,
+    unacknowledged,
+)
 from tests.support.journal import Journal
 from tests.support.looks import FRESH
 from tests.support.relay import Relay
@@ -18,6 +29,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(workers: Workers, jo
     started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
     first = journal.wait_begun(app.hold_late.delay("first"))
+    message = message_of(workers, first.id)
     state.wait_parked(app.hold_late.delay("other"))
 
     def received() -> int:
@@ -29,7 +41,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(workers: Workers, jo
         until(lambda: received() >= messages)  # noqa: B023 - called at once
         until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers))
         if messages < 4:
-            app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
+            deliver(workers, message)
     assert received() == 4
     assert counts(journal) == {"first": 1}
     journal.let_all_go()

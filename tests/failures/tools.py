@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kombu import Connection, pools
@@ -51,6 +52,19 @@ def redeliver(workers: Workers) -> None:
             return all(now.get(tag) != given_out for tag, given_out in before.items())
 
         until(restored)
+
+
+def message_of(workers: Workers, task_id: str) -> bytes:
+    """Return the message of a task that runs and is not acknowledged; `deliver` it again."""
+    with Redis.from_url(workers.broker) as client:
+        (found,) = (each for each in client.hvals("unacked") if task_id.encode() in each)
+    return json.dumps(json.loads(found)[0]).encode()
+
+
+def deliver(workers: Workers, message: bytes, queue: str = "celery") -> None:
+    """Have the broker deliver a copy of a message."""
+    with Redis.from_url(workers.broker) as client:
+        client.lpush(queue, message)
 
 
 def most_at_once(journal: Journal, limit: str) -> int:

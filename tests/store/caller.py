@@ -119,7 +119,7 @@ class Heard(Reply):
 
 def passed(task: str, nonce: str, result: Result, to: Arrival, attempt: int = 0) -> DeliveryChange:
     """Return the row about a run that has ended, whose permit another task has."""
-    return DeliveryChange("passed", task, attempt, nonce, Facts(True, Message.NOBODY, result), to=to)
+    return DeliveryChange("passed", task, attempt, nonce, facts=Facts(True, Message.NOBODY, result), to=to)
 
 
 def ended(run: Arrival | Grant, how: str | Facts = "done") -> DeliveryChange:
@@ -127,13 +127,15 @@ def ended(run: Arrival | Grant, how: str | Facts = "done") -> DeliveryChange:
     facts = how if isinstance(how, Facts) else ENDS[how]
     if isinstance(run, Arrival) and isinstance(how, str):
         facts = _BROKERS.get(how, facts)
-    return DeliveryChange("ended", run.task, run.attempt, run.nonce, facts)
+    return DeliveryChange("ended", *run.delivery, facts)
 
 
 def held_by(grant: Grant) -> Arrival:
     """Return the fields that a worker needs to keep the permit of a resumed task."""
     spec = grant.lock.spec if grant.lock else ""
-    return Arrival(grant.task, grant.needs, grant.queue, grant.attempt, spec, grant.nonce)
+    return Arrival(
+        grant.task, grant.needs, grant.queue, grant.attempt, spec, grant.nonce, publication=grant.publication
+    )
 
 
 class Caller:
@@ -189,10 +191,13 @@ class Caller:
 
     # -- its parts -----------------------------------------------------------------------------------------------
 
-    def arrival(self, task: str, what: What, *, attempt: int = 0, lock: str = "", queue: str = "") -> Arrival:
+    def arrival(
+        self, task: str, what: What, *, attempt: int = 0, lock: str = "", queue: str = "", publication: str = ""
+    ) -> Arrival:
         """A task that wants to start."""
         self.know(what)
-        return Arrival(task, self._bound(what).text, queue or self.queues[0], attempt, lock, self.nonce())
+        needs, where = self._bound(what).text, queue or self.queues[0]
+        return Arrival(task, needs, where, attempt, lock, self.nonce(), publication=publication)
 
     def parcel(
         self,
@@ -208,6 +213,7 @@ class Caller:
         outside: bool = False,
         age: float = 0.0,
         unacked: bool = False,
+        publication: str = "",
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
@@ -215,8 +221,11 @@ class Caller:
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
         nonce = self.nonce()
-        self.parcels[task] = Delivery(task, attempt, nonce)
-        return Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+        self.parcels[task] = Delivery(task, attempt, nonce, publication)
+        return Arrival(
+            *(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked),
+            publication=publication,
+        )
 
     def _bound(self, what: What) -> Needs:
         needs = needs_of(what)

@@ -138,8 +138,11 @@ class Snapshot:
     @property
     def ran(self) -> dict[tuple[int, str], set[str]]:
         """Return the expected retries of attempts that have run."""
-        members = {member: member.partition(" ") for member in self.finished}
-        return {(int(attempt), task): self.finished[member] for member, (attempt, _, task) in members.items()}
+        found: dict[tuple[int, str], set[str]] = {}
+        for member, out in self.finished.items():  # the attempt, the publication if it has one, and the task
+            attempt, *_, task = member.split(" ")
+            found.setdefault((int(attempt), task), set()).update(out)
+        return found
 
     @property
     def leases(self) -> dict[str, float]:

@@ -209,7 +209,7 @@ def test_a_call_that_a_later_one_has_overtaken_does_nothing(
 def test_a_confirmed_copy_is_forgotten_at_once(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one)
     peer.release(peer.look().grants[0])
-    assert json.loads(peek(redis).hashes["workers"][worker.name])["confirms"] == ["0 t"]
+    assert json.loads(peek(redis).hashes["workers"][worker.name])["confirms"] == ["0/t"]
     worker.look()
     assert "confirms" not in json.loads(peek(redis).hashes["workers"][worker.name])
 
@@ -222,8 +222,8 @@ def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Lim
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     met = peer.arrival("t", one)
-    assert peer.exchange(asked=[met._replace(unacked=True)]).asked == (Answer.PARKED,)
-    assert peer.put("t", one, unacked=True).parked == (Answer.PARKED,)
+    assert peer.exchange(asked=[met._replace(unacked=True)]).asked == (Answer.IS_COPY,)
+    assert peer.put("t", one, unacked=True).parked == (Answer.IS_COPY,)
     kept = [*worker.parcelled("t"), Delivery("t", 0, met.nonce), *peer.parcelled("t")]
     while kept:
         assert peek(redis).records["t"].unacked == {each.nonce for each in kept}

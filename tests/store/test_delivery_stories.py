@@ -39,7 +39,7 @@ asking again is the same permit, after a lost reply:
 a second delivery does not run beside the first, though a permit is free:
     take t on=gpu2:2; peer: ask t on=gpu2:2 = must_park
 a second delivery of a parked task is parked already:
-    take t1; park t2; peer: ask t2 = parked
+    take t1; park t2; peer: ask t2 = is_copy
 a retry of a parked task has a newer message, which has to be kept:
     take t1; park t2; peer: ask t2 attempt=1 = must_park
 a new task overtakes no parked one, which starts in its slot:
@@ -159,8 +159,8 @@ a later unrelated call keeps a renewal from putting back, until the next one:
 
 REPLAYED = """
 a refusal has the same reason again:
-    take ran; end ran at_broker; take t; peer: park there; ask ran there new = has_run parked must_park
-    again = has_run parked must_park
+    take ran; end ran at_broker; take t; peer: park there; ask ran there new = has_run is_copy must_park
+    again = has_run is_copy must_park
 a parked task that has run is not parked again by a copy of the call:
     park t; peer: look = t; peer: end t; again; records = -
 a grant that was reclaimed since is not granted again:
@@ -334,7 +334,7 @@ two deliveries beside a late run cover only themselves:
     peer: park t; look = t; park t; end t return; lost_run t; renew t = put back; end t; look slots=0; park t = has_run
 only tasks that the last call parked are acknowledged:
     park t; peer: withdraw t; peer: take t; peer: end t at_broker; park t = has_run; finished = 0 t
-the first parking covers no other delivery [peer: ask t = parked | peer: park t = -]:
+the first parking covers no other delivery [peer: ask t = is_copy | peer: park t = is_copy]:
     take first; park t; *; end first slots=1 = t; end t; look slots=0; park t = has_run
     look slots=0; finished = 0 t; peer: look slots=0; finished = -
 a delivery beside a run covers no other delivery:
@@ -364,15 +364,15 @@ one that comes after it ran is kept until both are acknowledged:
 one that was sent back is kept, as late acknowledgement has its message at the broker:
     take t; send_back t unacked; unacked_of t = worker; peer: look = t; peer: end t; finished = 0 t
 an attempt that a parked retry has taken the place of is over:
-    take first; park t attempt=1; peer: park t unacked = -; finished = 0 t; peer: acked t; finished = -
+    take first; park t attempt=1; peer: park t unacked = is_copy; finished = 0 t; peer: acked t; finished = -
 an attempt that a retry beside a run has taken the place of is over:
-    take t; park t attempt=2; peer: park t attempt=1 unacked = -; finished = 1 t; peer: acked t; finished = -
+    take t; park t attempt=2; peer: park t attempt=1 unacked = is_copy; finished = 1 t; peer: acked t; finished = -
 deliveries beside a run are kept until both are acknowledged:
     take t; park t unacked; peer: park t unacked; acked t; end t; peer: saved t = done; peer: acked t; finished = -
 a drained task covers no other message [acked t; peer: look = t; peer: end t | peer: look = t; peer: end t; acked t]:
     park t unacked; lend t = t; drained t = 1; peer: park t unacked; *; peer: saved t = done
 a delivery that the broker does not keep has no effect:
-    take first; park t; peer: ask t = parked; peer: park t = -; unacked_of t = -
+    take first; park t; peer: ask t = is_copy; peer: park t = is_copy; unacked_of t = -
 one that waits beside a run and is dropped is known, since its message may come again:
     take t; peer: park t unacked; end t; finished = 0 t; peer: acked t; finished = -
 one that waits beside a run and was acknowledged leaves no trace:
@@ -427,7 +427,44 @@ one whose permit was passed on ends its other run as well:
     park t slots=1 = t; look slots=0; peer: lose t; pass_on t next; empty
 """
 
-STORIES = stories(PLACES, ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON)
+#: A task id that is published again and again: other calls, of which each runs. Copies of one publication run once.
+PUBLICATIONS = """
+another waits at the broker until the first has ended [take t publication=a | park t publication=a; look = t]:
+    *; peer: ask t publication=b = id_in_use; peer: park t publication=b = id_in_use; seconds = -
+    peer: park t publication=a
+another waits for a first that is parked:
+    take first; park t publication=a; peer: ask t publication=b = id_in_use; peer: park t publication=b = id_in_use
+    end first slots=1 = t; end t; peer: take t publication=b; runs_of t = peer
+another is not dropped for a first that has run, and copies of both are:
+    take t publication=a; end t at_broker; ask t publication=a = has_run; take t publication=b; end t at_broker
+    finished = 0 a t, 0 b t; ask t publication=a = has_run; ask t publication=b = has_run; take t publication=c
+a parked one that has run covers only its own copies:
+    park t publication=a unacked; peer: look = t; peer: end t; park t publication=a = has_run
+    acked t; look; look; park t publication=b; peer: look = t; peer: end t
+a message without a name may be a copy of any [publication=a | attempt=0]:
+    take t *; end t at_broker; peer: ask t = has_run; peer: park t = has_run
+a message with a name may be a copy of one without:
+    take t; end t at_broker; ask t publication=a = has_run; park t publication=a = has_run
+a copy of a parked message covers that message alone:
+    take first; park t publication=a; peer: ask t publication=a = is_copy; peer: park t publication=a = is_copy
+a retry keeps the name, and the message before it is over:
+    take t publication=a; peer: park t attempt=1 publication=a; end t retry slots=1 = t#1
+    ask t publication=a = must_park; end t; ask t publication=b = granted
+what replaces a task has another name, and waits for its run [attempt=1]:
+    take t publication=a; peer: park t * publication=b; seconds = t#1; end t slots=1 = t#1
+a call that runs once is one task under any publication:
+    take t@i publication=a; peer: ask t@i publication=b = must_park; peer: park t@i publication=b
+    end t; seconds = -; parked = -
+another that a late run has put aside goes on after it:
+    take t publication=a; expire t; reap; peer: take x; peer: park t publication=b; peer: end x; renew t = put back
+    seconds = t; end t slots=1 = t; end t; empty
+a late success of one leaves the other alone:
+    take t publication=a; expire t; reap; peer: take t publication=b; end t; runs_of t = peer; peer: end t; empty
+one that is lent comes back by its name:
+    take first; park t publication=a; lend t = t; peer: park t publication=b = id_in_use
+"""
+
+STORIES = stories(PLACES, ADMITTED, ENDED, RENEWED, REPLAYED, SECOND, OVER, RAN, KEPT, PASSED_ON, PUBLICATIONS)
 
 
 @pytest.mark.parametrize("steps", STORIES)

@@ -85,7 +85,7 @@ def test_more_duplicates_than_fit_in_one_reply(once: LockCaller, one: Limit, red
 def test_only_its_holder_frees_a_lock(once: LockCaller) -> None:
     held = once.start("t1", PLAN)
     for task, nonce in (("t1", "dddddddd:ff"), ("t2", held.nonce)):
-        once.exchange(ended=[DeliveryChange("ended", task, 0, nonce, ENDS["done"])])
+        once.exchange(ended=[DeliveryChange("ended", task, 0, nonce, facts=ENDS["done"])])
     assert state_of(once) == ("t1", "running")
 
 

@@ -63,7 +63,7 @@ def only_one_can_start(redis: Redis, count: int) -> Caller:
         worker.exchange(parked=[worker.parcel(f"w {limit.name}", limit) for limit in some])
     assert worker.look_on(0) == []
     last = f"h {lanes[-1].name}"
-    worker.exchange(0, ended=[DeliveryChange("ended", last, 0, peek(redis).records[last].nonce, ENDS["done"])])
+    worker.exchange(0, ended=[DeliveryChange("ended", last, 0, peek(redis).records[last].nonce, facts=ENDS["done"])])
     return worker
 
 

@@ -36,7 +36,7 @@ a run goes on beside an unreadable delivery:
     end t; records = -; lapse aside:t; peer: reap; second_messages = -; messages = -
 an expected retry survives an unreadable delivery:
     take t; end t at_broker; take t attempt=1; spoil t needs; peer: ask t = has_run; finished = 0 t
-the other delivery goes on after any discovery [peer: ask t = parked, t | peer: park t; peer: look = t]:
+the other delivery goes on after any discovery [peer: ask t = is_copy, t | peer: park t; peer: look = t]:
     take t; peer: park t; spoil t needs; *; peer: end t; records = -; lines = -
 the other delivery goes on after a discovery [renew t = put back; end t again | end t failed | send_back t | peer: saved t = there]:
     take t; peer: park t; spoil t needs; *; peer: look = t; peer: end t; records = -; lines = -

@@ -162,7 +162,7 @@ def test_outbox_sends_fewer_tasks_with_more_needs_at_once(worker: TermsCaller, r
     say_all()
     assert len(peek(redis).leases) == 100
     for run in first:
-        outbox.ended(run.request.id, run.nonce, Facts(True, Message.NOBODY, Result.SUCCESS), needs=run.needs.text)
+        outbox.ended(run.delivery, Facts(True, Message.NOBODY, Result.SUCCESS), run.needs.text)
     for run in second:
         run.parcel = b"m"
     outbox.arrived += second

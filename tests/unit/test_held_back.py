@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.held_back import crowded as crowded_module
-from celery_throttle.worker.held_back.crowded import Crowded
+from celery_throttle.worker.held_back import put_off as put_off_module
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.held_back.put_off import PutOff
 from celery_throttle.worker.runs import State
 from tests.support.timers import Timers
 
@@ -34,10 +34,10 @@ class Here:
         self.timers = timers = Timers()
         self.more: list[int] = []
         self.said: list[Any] = []
-        notices: Any = SimpleNamespace(crowded=self.said.append)
+        notices: Any = SimpleNamespace(put_off=lambda *about: self.said.append(about))
         held: Any = HeldBack(timers, timers, self.more.append)  # type: ignore[arg-type]
         self.held = held
-        self.crowds = Crowded(held, notices)
+        self.crowds = PutOff(held, notices)
 
     @staticmethod
     def runs(count: int) -> list[Any]:
@@ -50,7 +50,7 @@ class Here:
         return found
 
     def again(self, run: Any) -> None:
-        self.crowds.hold(run, self.again)
+        self.crowds.hold(run, State.CROWDED, self.again)
 
     def put_off(self, runs: list[Any], why: State = State.STORE_REFUSES) -> None:
         self.held.pause(runs, why, 1.0, lambda here: None)
@@ -64,7 +64,7 @@ def here() -> Here:
 def test_broker_delivers_as_before_when_nothing_is_held(here: Here) -> None:
     """More than count wait since as many are parked as may be; when they come again, the store refuses their call."""
     for run in here.runs(250):
-        here.crowds.hold(run, lambda run: here.put_off([run]))
+        here.crowds.hold(run, State.CROWDED, lambda run: here.put_off([run]))
     assert here.more[-1] == 200
     here.timers.ring()
     assert here.more[-1] == here.held.count(State.STORE_REFUSES) == 250
@@ -78,7 +78,7 @@ def test_large_number_of_held_tasks_is_logged_once_a_minute(
 ) -> None:
     """Each comes again every few seconds, one by one, and is held again."""
     now = 100.0
-    monkeypatch.setattr(crowded_module, "monotonic", lambda: now)
+    monkeypatch.setattr(put_off_module, "monotonic", lambda: now)
     here.crowded(count)
     here.timers.ring()
     assert caplog.text.count("tasks wait in this worker") == 1

@@ -25,7 +25,7 @@ STEERS = {
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},
     "celery_throttle.worker.held_back.held_back": {"run"},
-    "celery_throttle.worker.held_back.crowded": {"run"},
+    "celery_throttle.worker.held_back.put_off": {"run"},
     "celery_throttle.worker.acknowledging": {"run"},
     "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
     "celery_throttle.worker.celery_side.broker": {"consumer"},  # as are those of its consumer

@@ -103,12 +103,12 @@ def test_changes_are_sent_in_the_order_in_which_they_happened(outbox: Outbox) ->
     """The end of a run needs no row for its begin."""
     outbox.acked(run_of("a").delivery)
     outbox.began(run_of("b").delivery)
-    outbox.ended("b", "w:b", DONE)
+    outbox.ended(run_of("b").delivery, DONE)
     ended(outbox, "c")
     permit = outbox.take(run_of("d"))
     assert permit
     outbox.settle(permit)
-    outbox.ended("d", "w:d", DONE)
+    outbox.ended(run_of("d").delivery, DONE)
     outbox.began(run_of("e").delivery)
     happened = [("acked", "a"), ("ended", "b"), ("passed", "c"), ("ended", "d"), ("began", "e")]
     assert changes(outbox.next_batch(0)) == happened
@@ -135,7 +135,7 @@ def test_call_after_a_refused_one_undoes_its_older_copy(
 def test_rows_of_a_refused_call_come_before_newer_ones(outbox: Outbox) -> None:
 
     def say(task: str) -> None:
-        outbox.ended(task, f"w:{task}", DONE)
+        outbox.ended(run_of(task).delivery, DONE)
         outbox.began(Delivery(f"began {task}", 0, "w"))
         outbox.acknowledging(run_of(f"kept {task}", acknowledged=False))
         outbox.acked(run_of(f"acked {task}").delivery)
@@ -204,7 +204,7 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old(outbox: Outbox) 
     for run in reversed(known):
         for permit in [each for each in outbox._passed if each.run is run]:
             outbox.settle(permit)
-        outbox.ended(run.request.id, run.nonce, DONE)
+        outbox.ended(run.delivery, DONE)
     known[-1].parcel, known[-1].pause = b"m", (0.5, "1:gpu")
     outbox.arrived.append(known[-1])
     heard: set[str] = set()

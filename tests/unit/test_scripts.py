@@ -148,8 +148,8 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
         changed=[
             DeliveryChange("began", "t7", 0, "w:7"),
             DeliveryChange("unacked", "t6", 2, "w:6"),
-            DeliveryChange("ended", 't"0', 1, "w:0", Facts(False, Message.PLACE), needs="1:gpu"),
-            DeliveryChange("passed", "t8", 0, "w:8", Facts(True, Message.NOBODY, Result.FAILURE), to=one),
+            DeliveryChange("ended", 't"0', 1, "w:0", facts=Facts(False, Message.PLACE), needs="1:gpu"),
+            DeliveryChange("passed", "t8", 0, "w:8", facts=Facts(True, Message.NOBODY, Result.FAILURE), to=one),
         ],
         gone=[("revoked", "t5"), ("never", "t3", "i", "t2")],
     )
@@ -168,10 +168,10 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
             {**asks, "task": 't"2', "attempt": 1, "lock": {"how": 1}, "code": "c", "unacked": True},
         ],
         "changed": [
-            ["began", "t7", 0, "w:7"],
-            ["unacked", "t6", 2, "w:6"],
-            ["ended", 't"0', 1, "w:0", "place", "nothing", False],
-            ["passed", "t8", 0, "w:8", "nobody", "failure", True, asks],
+            ["began", "t7", 0, "w:7", ""],
+            ["unacked", "t6", 2, "w:6", ""],
+            ["ended", 't"0', 1, "w:0", "", "place", "nothing", False],
+            ["passed", "t8", 0, "w:8", "", "nobody", "failure", True, asks],
         ],
         "gone": [["revoked", "t5"], ["never", "t3", "i", "t2"]],
     }

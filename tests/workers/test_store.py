@@ -105,8 +105,9 @@ def test_a_user_with_the_least_rights(
     app = workers.app(FEATURES)
     with Redis(port=own_server.port) as client:
         state = State.at(client, "shop")
-        hold = journal.wait_begun(app.one_hold.apply_async(("hold",), queue="a"))
-        app.one_hold.apply_async(("a second delivery",), queue="b", task_id=hold.id)
+        copies: dict[str, Any] = {"task_id": "hold", "headers": {"throttle": {"publication": "one"}}}
+        journal.wait_begun(app.app.send_task(app.one_hold.name, ("hold",), queue="a", **copies))
+        app.app.send_task(app.one_hold.name, ("a second delivery",), queue="b", **copies)
         revoked = app.one.apply_async(("revoked",), queue="b")
         app.one.apply_async(("other queue",), queue="b")
         app.retry.apply_async(("retry",), queue="a")

@@ -10,10 +10,19 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.contents import attempt_of, check_links, check_stamps, check_time_limits, rounds_of, stored_id
+from celery_throttle.core.contents import (
+    attempt_of,
+    check_links,
+    check_stamps,
+    check_time_limits,
+    publication_in,
+    rounds_of,
+    stored_id,
+)
 from celery_throttle.core.policy import NOTHING, needs_again
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.tasks.publish import HEADER
+from celery_throttle.worker.celery_side.publications import name_by_broker
 from celery_throttle.worker.lock_plans import call_from, header_of
 from celery_throttle.worker.runs import Content
 
@@ -56,14 +65,19 @@ def content_of(request: Any, policy: Policy | None, plan: LockPlan | None, sites
     needs = NOTHING
     if policy is not None:
         needs = needs_of(task, policy, header, request, starts_again=bool(attempt)).bound(sites)
+    redelivered = bool(request.delivery_info.get("redelivered"))
+    publication = publication_in(header)
+    if not publication and (publication := name_by_broker(request.message, redelivered=redelivered)):
+        headers[HEADER] = {**header, "publication": publication}  # for a retry, and for the parked message
     return Content(
         stored_id(request.id),
         attempt,
         needs,
         plan,
-        redelivered=bool(request.delivery_info.get("redelivered")),
+        redelivered=redelivered,
         had_eta=bool(headers.get("eta")),
         rounds=rounds_of(header) if header else 0,
+        publication=publication,
     )
 
 
@@ -83,6 +97,7 @@ def content_of_parked(request: Any, grant: Grant) -> Content:
         needs_again(grant.needs),
         redelivered=bool(request.delivery_info.get("redelivered")),
         rounds=rounds_of(header_of(request)),
+        publication=grant.publication,
     )
 
 

@@ -19,7 +19,7 @@ __all__ = ["PAUSE", "HeldBack"]
 #: Seconds until the next try of a store that refused (out of memory, read-only), or of the result backend.
 PAUSE = 1.0
 #: Reasons for which the broker delivers one more message for each held run, and the most runs that count.
-_MORE = {why: 200 if why is State.CROWDED else 1000 for why in (State.UNSURE, State.MAYBE_PARKED, *WHY)}
+_MORE = dict.fromkeys((State.UNSURE, State.MAYBE_PARKED, *WHY), 1000) | {State.CROWDED: 200, State.ID_IN_USE: 200}
 
 
 class HeldBack:

@@ -14,6 +14,7 @@ from celery_throttle.core.wording import one_line, seconds, shortened
 from celery_throttle.store.explain import explained
 from celery_throttle.store.holders import read_holders
 from celery_throttle.store.task_view import read_task_view
+from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 _EVERY = 1.0
 #: The number of holders to read, of all limits of the group, and the number to name.
 _LOOKED_AT, _NAMED = 50, 3
+#: Why a task may not be parked now.
+_PUT_OFF = {
+    State.CROWDED: "as many are parked as max_parked allows",
+    State.ID_IN_USE: "another call with this task id goes first",
+}
 
 
 class Notices:
@@ -47,7 +53,7 @@ class Notices:
         self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
         self._resumed = _OncePerSecond(loop, timekeeper, _log_resumed)
         self._limited = _OncePerSecond(loop, timekeeper, _log_limited)
-        self._crowded = _OncePerSecond(loop, timekeeper, _log_crowded)
+        self._put_off = _OncePerSecond(loop, timekeeper, _log_put_off)
 
     def close(self) -> None:
         """Ask the store for no more reasons, because the worker is about to stop."""
@@ -70,11 +76,17 @@ class Notices:
         if logger.isEnabledFor(logging.INFO):
             self._limited.count(request, error)
 
-    def crowded(self, request: Any) -> None:
-        """Log a task that may not be parked, because of ``max_parked``."""
+    def put_off(self, request: Any, why: State) -> None:
+        """Log a task that may not be parked."""
         logger.debug("Task %s[%s] waits here", request.name, request.id)
         if logger.isEnabledFor(logging.INFO):
-            self._crowded.count(request)
+            self._put_off.count(request, why)
+
+    @staticmethod
+    def dropped(request: Any, of: str) -> None:
+        """Log a delivery that does not run, because it is a copy of a message ``of`` which more is known."""
+        about = _about(request, "copy_dropped")
+        logger.info("Task %s[%s] is dropped: a copy of a message %s", request.name, request.id, of, extra=about)
 
 
 class _OncePerSecond:
@@ -117,9 +129,9 @@ def _log_limited(request: Any, error: RateLimited, others: int) -> None:
     _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others, _about(request, "rate_limited"))
 
 
-def _log_crowded(request: Any, others: int) -> None:
-    text = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
-    _log(text, others, _about(request, "crowded"))
+def _log_put_off(request: Any, why: State, others: int) -> None:
+    text = f"Task {request.name}[{request.id}] waits here, unacknowledged: {_PUT_OFF[why]}"
+    _log(text, others, _about(request, why.name.lower()))
 
 
 def _ask_why(request: Any, stored: str, calls: Calls, others: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +43,17 @@ class Decisions(Protocol):
     def has_run(self, run: Run) -> None:
         """Acknowledge the broker's message of a task that has run already, by the store's record."""
 
+    def is_copy(self, run: Run) -> None:
+        """Acknowledge the broker's message of a run whose task is in line by another copy of this message."""
+
     def saved(self, run: Run) -> None:
         """Acknowledge the broker's message of a run whose parked copy is safe, or is needed no more."""
 
     def lost(self, run: Run) -> None:
         """Take a run in again whose parked copy the store has lost; the broker's message is still here."""
 
-    def crowded(self, run: Run) -> None:
-        """Hold a run that was not parked, because as many tasks wait for its limit as may."""
+    def not_parked(self, run: Run, why: State) -> None:
+        """Hold a run that may not be parked now: its line is full, or another publication of its task id goes first."""
 
     def sent_back(self, run: Run) -> None:
         """Forget a run that raised `RateLimited`: the store has its message and its permits."""
@@ -85,12 +89,15 @@ def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
         Answer.MUST_PARK: gate.refused,
         Answer.PARKED: gate.parked,
         Answer.HAS_RUN: gate.has_run,
-        Answer.CROWDED: gate.crowded,
+        Answer.CROWDED: partial(gate.not_parked, why=State.CROWDED),
         Answer.SENT_BACK: gate.sent_back,
+        Answer.IS_COPY: gate.is_copy,
+        Answer.ID_IN_USE: partial(gate.not_parked, why=State.ID_IN_USE),
     }
     for run, answer in zip(batch.arrived, reply.arrived, strict=True):
         if handler := handlers.get(answer):
-            undecided = answer in (Answer.MUST_PARK, Answer.CROWDED)  # else the store has the task, or its end
+            # Else the store has the task, or its end.
+            undecided = answer in (Answer.MUST_PARK, Answer.CROWDED, Answer.ID_IN_USE)
             _safely(handler, run, broke=partial(gate.broke, run) if undecided else None)
         else:
             _safely(gate.granted, run, answer if answer > max(Answer) else 0, broke=partial(gate.broke, run))

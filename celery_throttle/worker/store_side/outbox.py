@@ -129,9 +129,9 @@ class Outbox:
         """Whether there are rows that can wait for a moment."""
         return bool(self._spare or self._passed or self._changed)
 
-    def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0, needs: str = "") -> None:
+    def ended(self, delivery: Delivery, facts: Facts, needs: str = "") -> None:
         """Report that a run has ended, and that the permits of ``needs`` are free."""
-        self._changed.append(DeliveryChange("ended", task, attempt, nonce, facts, needs))
+        self._changed.append(DeliveryChange("ended", *delivery, facts, needs))
 
     def began(self, delivery: Delivery) -> None:
         """Report that a task begins which is acknowledged early, so that the store deletes its message."""
@@ -204,7 +204,7 @@ class Outbox:
                 holder = permit.holder
                 self._passed.pop(permit, None)
                 facts = Facts(True, Message.NOBODY, permit.result)
-                self.ended(holder.task, holder.nonce, facts, holder.attempt, holder.needs)
+                self.ended(holder.delivery, facts, holder.needs)
 
     def forget_arrivals(self) -> list[Run]:
         """Drop the runs that want to start or to be parked, and return them."""
@@ -312,8 +312,8 @@ class Outbox:
             self._unacked += [run.delivery for run in batch.arrived if run.parcel]
             for run in batch.arrived:
                 if not run.parcel:
-                    self.ended(run.id, run.nonce, Facts(began=False, message=Message.BROKER), run.content.attempt)
-        self._unacked[:0] = [Delivery(*row[1:4]) for row in exchange.changed if row.event == "unacked"]
+                    self.ended(run.delivery, Facts(began=False, message=Message.BROKER))
+        self._unacked[:0] = [Delivery(*row[1:5]) for row in exchange.changed if row.event == "unacked"]
         self._changed[:0] = [row for row in exchange.changed if row.event != "unacked"]
         self._gone[:0] = exchange.gone
         self._errors += exchange.errors

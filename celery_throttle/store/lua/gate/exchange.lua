@@ -15,7 +15,7 @@
 --   arrived   tasks in the order of their arrival, an object each of task, nonce, needs, queue, attempt, and
 --             where they apply:
 --             lock      see shared/claims.lua
---             code      see shared/records.lua
+--             code, publication   see shared/records.lua
 --             unacked   true, if the broker keeps the message until a row `acked`
 --             message   1, if the task is to be parked; else the task asks to start
 --             age_ms, wait_ms   of a task to park: how long ago it came, how long it may wait
@@ -23,8 +23,8 @@
 --             outside   the same: a holder outside of tasks
 --             pause_ms, about   the task has begun and goes back; an outside service may have asked to slow
 --                       down: no task starts on these buckets (as needs) for so long
---   changed   { event, task, attempt, nonce, ... }: what became of deliveries, in the order in which it
---             happened:
+--   changed   { event, task, attempt, nonce, publication, ... }: what became of deliveries, in the order in
+--             which it happened (publication '': unknown):
 --             began     an early-ack task began, so its message is not needed any more
 --             unacked   the store has the message, or the task has run, but the broker did not take the
 --                       acknowledgement
@@ -39,7 +39,8 @@
 -- ARGV[3..] the messages of the arrived rows that have one.
 -- Returns { number, answers, grants, wait_ms, more, closed, open, withdrawn, hints, reclaimed }:
 --   answers    to the arrived rows: 0 must be parked; 1 granted; 2 is parked; 3 has run before; 4 not parked,
---              because its line is full; 5 went back; else granted, with this fencing token
+--              because its line is full; 5 went back; 6 is a copy of a message in line; 7 not parked, because
+--              another publication of the task id goes first; else granted, with this fencing token
 --   grants     parked tasks that start here: { task id, record, message }
 --   wait_ms    look again after that time (0: no need)
 --   more       1 if a task could start in a further slot

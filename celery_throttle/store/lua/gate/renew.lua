@@ -3,7 +3,7 @@
 --   worker   its name
 --   number   of its last call when this one was built
 --   birth    of the data that the worker knew then; may be left out
---   held     { task, nonce, needs, queue, attempt, lock, code } each
+--   held     { task, nonce, needs, queue, attempt, lock, code, publication } each
 --   waiting  task ids of its holders outside of tasks that wait
 -- Returns { held, waiting, birth }: for each holder 1 renewed, 2 put back, 0 lost, 3 perhaps ended since; for
 -- each that waits 1, or 0 if the store does not have it; and the birth of the data. If that is not the birth

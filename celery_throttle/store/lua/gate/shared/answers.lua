@@ -13,7 +13,7 @@ local function answer_row(row)
   if row.message then return park(row.task, row) end
   local answer = admit(row.task, row)
   -- A task that does not start leaves its slot to the oldest startable task.
-  if answer ~= GRANTED and answer <= SENT_BACK then state.slots = state.slots + 1 end
+  if answer ~= GRANTED and answer <= ID_IN_USE then state.slots = state.slots + 1 end
   return answer
 end
 

@@ -1,5 +1,5 @@
 -- Arrivals: tasks that ask to start.
-local MUST_PARK, GRANTED, PARKED, HAS_RUN, CROWDED, SENT_BACK = 0, 1, 2, 3, 4, 5
+local MUST_PARK, GRANTED, PARKED, HAS_RUN, CROWDED, SENT_BACK, IS_COPY, ID_IN_USE = 0, 1, 2, 3, 4, 5, 6, 7
 
 -- Compare a delivery with the record of its task. Return true and the answer if the record decides it, else
 -- false.
@@ -7,7 +7,9 @@ local function meet_record(task, arrival)
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if record and record.nonce and record.nonce ~= arrival.nonce then
     local till = tonumber(redis.call('ZSCORE', LEASES, task) or 0)
-    if till > NOW or not prolong_if_away() then return true, MUST_PARK end
+    if till > NOW or not prolong_if_away() then
+      return true, is_of_another(record, arrival) and ID_IN_USE or MUST_PARK
+    end
     reclaim(task)
     settle()
     record = load_record(task)
@@ -18,10 +20,11 @@ local function meet_record(task, arrival)
   end
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
+    if is_of_another(record, arrival) then return true, ID_IN_USE end
     note_delivery(task, arrival)
-    return true, PARKED
+    return true, IS_COPY
   end
-  if confirm_if_finished(task, arrival.attempt) then return true, HAS_RUN end
+  if confirm_if_finished(task, arrival) then return true, HAS_RUN end
   return false
 end
 
@@ -30,6 +33,7 @@ local function delivery_of(arrival)
   return {
     v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
     attempt = arrival.attempt > 0 and arrival.attempt or nil, code = arrival.code,
+    publication = arrival.publication,
   }
 end
 

@@ -122,7 +122,7 @@ local function passed_on(task, nonce, result, to)
   end
   save_record(to.task, {
     v = VERSION, needs = record.needs, queue = to.queue, ticket = 0, nonce = to.nonce, since = NOW,
-    attempt = to.attempt > 0 and to.attempt or nil, code = to.code,
+    attempt = to.attempt > 0 and to.attempt or nil, code = to.code, publication = to.publication,
   })
   return true
 end
@@ -136,7 +136,7 @@ local function end_over(task, record, message, result)
     record.out = record.out or {}
     record.out[record.nonce] = 0
   elseif result == 'retry' then
-    finish(task, { attempt = (record.attempt or 0) + 1 }, true)
+    finish(task, { attempt = (record.attempt or 0) + 1, publication = record.publication }, true)
   end
   return 'success'
 end

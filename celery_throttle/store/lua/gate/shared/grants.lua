@@ -37,7 +37,7 @@ end
 -- Answer a row of a repeated call. Its grant may have been reclaimed if the worker was away for a whole
 -- lease; else the grant is renewed.
 local function answer_row_again(row, answer)
-  if answer ~= GRANTED and answer <= SENT_BACK then return answer end
+  if answer ~= GRANTED and answer <= ID_IN_USE then return answer end
   local record = load_record(row.task)
   if not record or record.nonce ~= row.nonce then return MUST_PARK end
   if not keep_grant(row.task, record, 'broker') then return MUST_PARK end

@@ -12,14 +12,18 @@ local function keep_late_outcome(identity, task, result)
 end
 
 -- A run has ended that is not the holder for the store any more. record: that of its task, if there is one.
-local function ended_late(task, attempt, nonce, message, result, record)
+-- It may be that of another publication.
+local function ended_late(task, delivery, message, result, record)
+  local nonce = delivery.nonce
   local identity = forget_lost_run(state.holder, nonce)
-  if message ~= 'broker' then will_not_come(task, attempt, nonce) end
+  if message ~= 'broker' then will_not_come(task, finished_as(task, delivery), nonce) end
   local is_last = result == 'success' or result == 'failure' and message == 'nobody'
   if identity and is_last and not record then keep_late_outcome(identity, task, result) end
   if result ~= 'success' or record and record.outside then return end
-  if message == 'broker' then finish(task, { attempt = attempt }, true) end
-  if not record then return end
+  if message == 'broker' then
+    finish(task, { attempt = delivery.attempt, publication = delivery.publication }, true)
+  end
+  if not record or not may_be_copies(record, delivery) then return end
   drop_second(task)
   if record.nonce then
     record.over = 1

@@ -52,29 +52,31 @@ end
 -- Keep another delivery until the run of its task ends; of several only the newest.
 local function keep_second(task, arrival)
   local second = load_second(task)
+  if second and is_of_another(second, arrival) then return ID_IN_USE end
   if second and arrival.attempt <= (second.attempt or 0) then
     note_delivery(task, arrival)
-    return
+    return IS_COPY
   end
   if second then finish(task, second, false) end -- a retry came in between
   save_second(task, parked_record(arrival, second), arrival.message)
+  return PARKED
 end
 
 local function park(task, arrival)
   -- Check this even if there is a record, because an earlier attempt may be delivered again.
-  if confirm_if_finished(task, arrival.attempt) then return HAS_RUN end
+  if confirm_if_finished(task, arrival) then return HAS_RUN end
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if not record then return park_new(task, arrival) end
-  if record.nonce then
-    keep_second(task, arrival)
-  elseif arrival.attempt > (record.attempt or 0) then
+  if is_of_another(record, arrival) then return ID_IN_USE end
+  if record.nonce then return keep_second(task, arrival) end
+  if arrival.attempt > (record.attempt or 0) then
     finish(task, record, false)
     leave_line(task, record)
     park_new(task, arrival, record)
-  else
-    note_delivery(task, arrival)
+    return PARKED
   end
-  return PARKED
+  note_delivery(task, arrival)
+  return IS_COPY
 end
 
 -- Put a task that has begun back before all others, because an outside service asked to slow down.
@@ -82,7 +84,7 @@ local function send_back(task, arrival, pause_ms, about)
   local record = mend_record(task)
   if record and record.nonce ~= arrival.nonce then return SENT_BACK end
   -- A late copy of a refused call has put the task back before, and that attempt is over.
-  if not record and confirm_if_finished(task, arrival.attempt) then return SENT_BACK end
+  if not record and confirm_if_finished(task, arrival) then return SENT_BACK end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then

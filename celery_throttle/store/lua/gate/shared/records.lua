@@ -12,6 +12,7 @@
 --   ticket      its place, the time of arrival (see next_ticket), negative for a task that goes before all
 --               others
 --   attempt     grows by retry and replace
+--   publication names the message among those of its task id, and is the same for a retry; nil if unknown
 --   nonce       of the delivery that holds; absent while parked
 --   since       when the delivery got its permits (ms)
 -- and, where they apply:

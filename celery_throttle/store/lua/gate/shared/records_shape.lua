@@ -17,8 +17,8 @@ end
 
 local function is_wrong_finished(finished)
   if type(finished) ~= 'table' or not next(finished) then return true end
-  for attempt, out in pairs(finished) do
-    if type(attempt) ~= 'string' or not is_digits(attempt) or not is_list(out, 'counts') then return true end
+  for message, out in pairs(finished) do
+    if not is_message(message) or not is_list(out, 'counts') then return true end
   end
   return false
 end
@@ -47,6 +47,7 @@ local function wrong_in_odd_delivery(record)
   if attempt ~= nil and not is_a(attempt, 'whole') then return 'attempt' end
   if deliveries ~= nil and not is_a(deliveries, 'whole') then return 'deliveries' end
   if record.again ~= nil and not is_number(record.again) then return 'again' end
+  if record.publication ~= nil and not is_a(record.publication, 'name') then return 'publication' end
   if moves ~= nil and not is_a(moves, 'whole') then return 'moves' end
   if record.dropped ~= nil and type(record.dropped) ~= 'string' then return 'dropped' end
   if record.dropped_at ~= nil and type(record.dropped_at) ~= 'number' then return 'dropped_at' end

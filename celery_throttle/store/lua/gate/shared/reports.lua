@@ -1,11 +1,13 @@
 -- Reports: carrying out the rows of a worker's call about deliveries, and about tasks that will not run.
 
-local function apply_change(event, task, attempt, nonce, message, result, began, to)
-  if event == 'ended' then return end_run(task, attempt, nonce, message, result, began) end
-  if event == 'passed' then return pass_on(task, attempt, nonce, message, result, to) end
+local function apply_change(event, task, attempt, nonce, publication, message, result, began, to)
   if event == 'began' then return forget_message(task, nonce) end
-  if event == 'acked' then return note_acked(task, attempt, nonce) end
-  note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
+  publication = publication ~= '' and publication or nil
+  local delivery = { attempt = attempt, nonce = nonce, publication = publication, unacked = true }
+  if event == 'ended' then return end_run(task, delivery, message, result, began) end
+  if event == 'passed' then return pass_on(task, delivery, message, result, to) end
+  if event == 'acked' then return note_acked(task, delivery) end
+  note_delivery(task, delivery)
 end
 
 local function apply_changes(rows)
@@ -15,15 +17,15 @@ local function apply_changes(rows)
   end
 end
 
-local function end_run(task, attempt, nonce, message, result, began)
-  local record = ended(task, nonce, began, message, result)
+local function end_run(task, delivery, message, result, began)
+  local record = ended(task, delivery.nonce, began, message, result)
   if record then return name_buckets(record.needs) end
-  ended_late(task, attempt, nonce, message, result, mend_record(task))
+  ended_late(task, delivery, message, result, mend_record(task))
 end
 
-local function pass_on(task, attempt, nonce, message, result, to)
-  if not passed_on(task, nonce, result, to) then
-    ended_late(task, attempt, nonce, message, result, mend_record(task))
+local function pass_on(task, delivery, message, result, to)
+  if not passed_on(task, delivery.nonce, result, to) then
+    ended_late(task, delivery, message, result, mend_record(task))
   end
   name_buckets(to.needs)
 end

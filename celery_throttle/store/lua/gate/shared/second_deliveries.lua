@@ -37,7 +37,8 @@ local function settle_second(task, record, result)
   if not second then return nil end
   local message = second_message(task)
   forget_second(task)
-  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
+  local is_later = (second.attempt or 0) > (record.attempt or 0)
+  if result ~= 'nothing' and not is_later and may_be_copies(record, second) then
     finish(task, second, false)
     return nil
   end

@@ -8,7 +8,7 @@
 --   granted        ids of the parked tasks that the worker got
 --   withdrawn      { task id, message } of tasks that left their line; no other place has these messages any
 --                  more
---   confirms       'attempt task' of finished attempts whose copies its next call confirms as acknowledged
+--   confirms       'message/task' of finished messages whose copies its next call confirms as acknowledged
 --   newest         of the newest task that the worker parked: came, by the clock of the worker (ms), and
 --                  ticket
 --   clock_off      how far the clock of the worker is from that of the store (ms)
@@ -39,11 +39,11 @@ local function has_acknowledged(worker, call)
   return number == 0 or number > call
 end
 
--- The worker acknowledges a copy of a finished attempt before its next call.
-local function confirm_later(worker, task, attempt)
+-- The worker acknowledges a copy of a finished message before its next call.
+local function confirm_later(worker, task, message)
   local known = worker ~= state.worker and load_worker(worker)
   local confirms = known and known.confirms or not known and state.confirms or {}
-  confirms[#confirms + 1] = attempt .. ' ' .. task
+  confirms[#confirms + 1] = message .. '/' .. task
   if not known then return end
   known.confirms = confirms
   redis.call('HSET', WORKERS, worker, cjson.encode(known))

@@ -1,4 +1,4 @@
-"""Hold runs that may not be parked, because as many tasks are parked as ``max_parked`` allows."""
+"""Hold runs that may not be parked now: the line is full, or another publication of the task id goes first."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.runs import Run
 
-__all__ = ["Crowded"]
+__all__ = ["PutOff"]
 
 logger = logging.getLogger(__name__)
 
 #: Seconds until a run is tried again: the first pause, the longest one, and how often the pause is doubled.
-_FIRST, _LONGEST, _DOUBLED = 0.5, 30.0, 6
+_FIRST, _LONGEST, _DOUBLED = 0.5, {State.CROWDED: 30.0, State.ID_IN_USE: 2.0}, 6
 #: The number of runs from which on a warning is logged, and the seconds until the next one.
 _MANY, _LOG_EVERY = 200, 60.0
 
 
-class Crowded:
+class PutOff:
     """Holds such runs, each time for longer; all on the loop.
 
     Args:
@@ -37,20 +37,20 @@ class Crowded:
         self._held, self._notices = held, notices
         self._logged_at = -_LOG_EVERY
 
-    def hold(self, run: Run, again: Callable[[Run], None]) -> None:
-        """Hold a run that may not be parked, and call ``again`` with it after a pause."""
+    def hold(self, run: Run, why: State, again: Callable[[Run], None]) -> None:
+        """Hold a run that may not be parked, ``CROWDED`` or ``ID_IN_USE``, and call ``again`` with it after a pause."""
 
         def come_again(here: list[Run]) -> None:
             for each in here:
                 again(each)
 
-        seconds = min(_FIRST * 2 ** min(run.refusals, _DOUBLED), _LONGEST)
+        seconds = min(_FIRST * 2 ** min(run.refusals, _DOUBLED), _LONGEST[why])
         run.refusals += 1
-        self._held.pause([run], State.CROWDED, seconds, come_again)
+        self._held.pause([run], why, seconds, come_again)
         if run.refusals == 1:
-            self._notices.crowded(run.request)
+            self._notices.put_off(run.request, why)
         count = self._held.count(State.CROWDED)
-        if count >= _MANY and monotonic() - self._logged_at >= _LOG_EVERY:
+        if why is State.CROWDED and count >= _MANY and monotonic() - self._logged_at >= _LOG_EVERY:
             self._logged_at = monotonic()
             logger.warning(
                 "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
