@@ -34,8 +34,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
         wrap the methods of the request itself. A callback may be called more than once and from any thread.
     """
     request = run.request
-    on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
-    on_reject = request.reject
+    on_success, on_failure, on_reject = request.on_success, request.on_failure, request.reject
 
     def success(result: Any, **kwargs: Any) -> Any:
         if isinstance(result, ExceptionInfo):  # a pool without processes has this for a body that exits
@@ -61,6 +60,18 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
         finally:
             ended(made[-1] if made else result)
 
+    def reject(requeue: bool = False) -> Any:
+        run.requeue = run.requeue or (requeue and not request.acknowledged)
+        return on_reject(requeue=requeue)
+
+    request.on_success, request.on_failure = success, failure
+    request.on_timeout = _timeout(request, ended)
+    request.reject = reject
+
+
+def _timeout(request: Any, ended: Callable[[Result], None]) -> Callable[..., Any]:
+    on_timeout = request.on_timeout
+
     def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), by name in one pool, by place in others
         result = Result.FAILURE
         try:
@@ -72,12 +83,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
             if not (args[0] if args else kwargs["soft"]):
                 ended(result)
 
-    def reject(requeue: bool = False) -> Any:
-        run.requeue = run.requeue or (requeue and not request.acknowledged)
-        return on_reject(requeue=requeue)
-
-    request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
-    request.reject = reject
+    return timeout
 
 
 def _note_what_is_made_of_a_loss(request: Any) -> list[Result]:
