@@ -225,7 +225,7 @@ QUESTIONS = [
     Question(
         "How do I move from a Redis lock of my own, while old workers still run?",
         "",
-        "docs/howto/switch.md", "A lock class of your own, in the body", "both releases / old worker is left / lock_ttl",
+        "docs/howto/switch.md", "A lock class of your own, in the body", "both releases / old worker is left",
     ),
     Question(
         "May I use a task id again?",
