@@ -21,7 +21,7 @@ from celery_throttle.control.left_locks import left_locks
 from celery_throttle.control.lines import Look
 from celery_throttle.control.queues import NO_ANSWER, consumed
 from celery_throttle.control.reader import MOST, MOST_LANES, readers
-from celery_throttle.control.server import FULL, StoreFacts, examine
+from celery_throttle.control.server import FULL, UNWRITABLE, StoreFacts, examine
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
@@ -79,6 +79,12 @@ class Checked:
         some = groups if "+cluster://" in settings.url else groups[:1]
         return [examine(settings.url, settings.keys(group), settings.durability) for group in some]
 
+    def leave_out(self, facts: StoreFacts) -> None:
+        """Make no checks of the groups of a server: leases end there because no worker can renew them."""
+        for each in self.groups:
+            if len(self.servers) == 1 or each.reader.group == facts.group:
+                each.leave_out()
+
     @property
     def problems(self) -> Iterator[tuple[StoreFacts, str]]:
         """The problems of the servers, each with the facts of its server."""
@@ -98,8 +104,11 @@ class Checked:
 def _useless(checked: Checked) -> Iterator[Finding]:
     """Yield the problems of servers that let no task start or be parked."""
     for facts, problem in checked.problems:
+        if facts.disk_error:
+            checked.leave_out(facts)
         if _is_useless(facts, problem):
-            yield Finding("store", True, _sentence(problem), _refused(checked) if problem.startswith(FULL) else "")
+            why = _refused(checked) if problem.startswith((FULL, UNWRITABLE)) else ""
+            yield Finding("store", True, _sentence(problem), why)
 
 
 def _unsuitable(checked: Checked) -> Iterator[Finding]:
@@ -111,7 +120,7 @@ def _unsuitable(checked: Checked) -> Iterator[Finding]:
 
 
 def _is_useless(facts: StoreFacts, problem: str) -> bool:
-    return facts.role not in (None, "master") or bool(facts.missing_rights) or problem.startswith(FULL)
+    return facts.role not in (None, "master") or bool(facts.missing_rights) or problem.startswith((FULL, UNWRITABLE))
 
 
 def _sentence(problem: str) -> str:

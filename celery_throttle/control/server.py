@@ -12,7 +12,15 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import eviction_of, findings, info_of, persistence_of, server_of, setting_of
+from celery_throttle.store.servers.doctor import (
+    disk_error,
+    eviction_of,
+    findings,
+    info_of,
+    persistence_of,
+    server_of,
+    setting_of,
+)
 from celery_throttle.store.servers.layouts import layout_findings
 from celery_throttle.store.servers.safety import safety_findings
 
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.durability import Durability
     from celery_throttle.core.keys import Keys
 
-__all__ = ["FULL", "RIGHTS", "StoreFacts", "examine"]
+__all__ = ["FULL", "RIGHTS", "UNWRITABLE", "StoreFacts", "examine"]
 
 #: Seconds. Each start waits for at least one call, and ends by a given time follow the store's clock.
 _SLOW, _CLOCKS_APART = 0.05, 5.0
@@ -32,6 +40,9 @@ _LOOKS = 9
 
 #: The beginning of the sentence about a full server.
 FULL = "the store is full"
+
+#: The beginning of the sentence about a server that refuses all writes.
+UNWRITABLE = "the store takes no writes"
 
 #: The commands that the scripts and the clients need, as in docs/howto/redis.md.
 RIGHTS = (
@@ -72,6 +83,7 @@ class StoreFacts:
         latency: seconds from a command to its reply, the median of several.
         clock_difference: seconds by which its clock is ahead of this machine's.
         full: whether the server uses all of its ``maxmemory``, and so refuses commands that need memory.
+        disk_error: the error with which the server refuses all writes, because it cannot write to its disk.
     """
 
     url: str
@@ -84,6 +96,7 @@ class StoreFacts:
     latency: float
     clock_difference: float
     full: bool = False
+    disk_error: str | None = None
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -125,6 +138,7 @@ def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
         latency=latency,
         clock_difference=ahead,
         full=_is_full(info),
+        disk_error=disk_error(client),
     )
 
 
@@ -164,6 +178,8 @@ def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
             f"{FULL}: it uses all of its maxmemory, so it refuses to park tasks and, where it is the broker or the "
             f"result backend, to publish them and to keep results: raise maxmemory, or remove what fills it"
         )
+    if facts.disk_error:
+        yield _unwritable(facts.disk_error)
     if facts.missing_rights:
         missing = " ".join(f"+{each}" for each in facts.missing_rights)
         yield (
@@ -180,3 +196,14 @@ def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
             f"the store's clock is {facts.clock_difference:+.1f} s from this machine's: set both by NTP, since "
             f"a change that ends at a given time ends by the store's clock"
         )
+
+
+def _unwritable(error: str) -> str:
+    """Return a sentence about a server that refuses all writes, from its error."""
+    _, found, why = error.partition("AOF file: ")
+    what = "its append-only file (aof_last_write_status:err)" if found else "a snapshot (rdb_last_bgsave_status:err)"
+    reason = f"cannot write {what}: {why.strip()}" if found else f"could not write {what}"
+    return (
+        f"{UNWRITABLE}, because it {reason}. Workers live, but no throttled task starts, and no lease is renewed: make "
+        f"room on the store's disk, or let the server write there"
+    )

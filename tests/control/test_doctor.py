@@ -38,6 +38,9 @@ USERS = {
     ]
 }
 with_users = pytest.mark.parametrize("own_server", [{"options": USERS}], indirect=True)
+UNWRITABLE = "the store takes no writes, because it "
+AOF = f"{UNWRITABLE}cannot write its append-only file (aof_last_write_status:err): No space left on device."
+SNAPSHOT = f"{UNWRITABLE}could not write a snapshot (rdb_last_bgsave_status:err)."
 FACTS = StoreFacts("redis://host", "", "Redis 7.0.15", "master", "noeviction", "append-only file", (), 0.001, 0.0)
 
 
@@ -140,6 +143,8 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
         ({"clock_difference": -4.9}, None),
         ({"clock_difference": -6.04}, "the store's clock is -6.0 s from this machine's"),
         ({"missing_rights": None}, None),
+        ({"disk_error": "MISCONF Errors writing to the AOF file: No space left on device"}, AOF),
+        ({"disk_error": "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to"}, SNAPSHOT),
     ],
 )
 def test_doctor_finds_excessive_numbers(facts: dict[str, Any], said: str | None) -> None:

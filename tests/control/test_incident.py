@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from tests.control.conftest import Run, make_app, run_in
 from tests.control.test_looking import of
 from tests.control.test_metrics import of_group, of_limit, read
 from tests.store.cost import commands
+from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.disks import WRITES_LATER, unwritable
 from tests.support.incident import HOUR, incident
 
 pytestmark = pytest.mark.usefixtures("workers_answer")
@@ -135,6 +138,33 @@ def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
     assert full.why == "Workers have counted 0 store errors so far."
     assert (ended.code, doctor.code) == (1, 1)
     assert "! The store is full: " in doctor.out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits")
+@pytest.mark.parametrize("own_server", [WRITES_LATER], indirect=True)
+def test_an_unwritable_store_is_the_only_alarm(own_server: EmbeddedServer) -> None:
+    """Leases have ended, because no worker can renew them: none of the workers counts as lost."""
+    app = make_app(own_server.url)
+    with Redis.from_url(own_server.url) as client:
+        incident(client, keys=60)
+        for task in client.zrange(KEY["leases"], 0, -1):
+            expire(client, task.decode())
+    before = {each.kind for each in ThrottleControl(app).report().alarms}
+    assert before & {"lost", "silent"}
+    with unwritable(own_server):
+        verdict, doctor, pause = ThrottleControl(app).report(), run_in(app, "doctor"), run_in(app, "pause", "user")
+    (found,) = verdict.alarms
+    assert found.kind == "store"
+    assert found.what.startswith(
+        "The store takes no writes, because it cannot write its append-only file (aof_last_write_status:err): "
+    )
+    assert "Workers live" in found.what
+    assert found.why == "Workers have counted 0 store errors so far."
+    assert f"! {found.what}" in doctor.out
+    assert "lost" not in f"{verdict}{doctor.out}"
+    assert (doctor.code, pause.code) == (1, 3)
+    assert "MISCONF Errors writing to the AOF file" in pause.err
+    assert {each.kind for each in ThrottleControl(app).report().alarms} == before
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])

@@ -36,7 +36,7 @@ DIFFERS = re.compile(
 )
 FILE = re.compile(r"# (\w+\.py)(, instead)?\n")
 #: An app, a task, a test or a fixture: they are written into a file.
-NEEDS_FILE = re.compile(r"= Celery\(|^@.*\btask\b|^ *def test_|^@pytest\.fixture", re.MULTILINE)
+NEEDS_FILE = re.compile(r"= Celery\(|^@.*\btask\b|^ *(?:async )?def test_|^@pytest\.fixture", re.MULTILINE)
 #: The settings of the Django project into which a reader pastes ``tests.py``.
 DJANGO = """SECRET_KEY = "a test"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
@@ -166,7 +166,7 @@ def _is_of_tests(file: str) -> bool:
 
 
 def _count(path: Path) -> int:
-    return len(re.findall(r"^ *def test_", path.read_text(), flags=re.MULTILINE))
+    return len(re.findall(r"^ *(?:async )?def test_", path.read_text(), flags=re.MULTILINE))
 
 
 def _check_names(where: str, text: str, namespace: dict[str, Any]) -> None:

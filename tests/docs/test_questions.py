@@ -208,6 +208,46 @@ QUESTIONS = [
         "docs/howto/change-at-run-time.md", "Change it", "throttle set / .override( / No worker has to be restarted",
     ),
     Question(
+        "Admins edit the limit of a customer in a table: how do workers learn of it?",
+        "",
+        "docs/howto/limits-in-a-database.md", "When a row is saved", "delay_on_commit / post_save / after the commit",
+    ),
+    Question(
+        "delay() in an async view raises SynchronousOnlyOperation: what do I write?",
+        "",
+        "docs/howto/async-views.md", "Or publish in a thread", "sync_to_async / asyncio.to_thread",
+    ),
+    Question(
+        "A view and a task call the same function: where is the permit taken?",
+        "",
+        "docs/howto/permits-outside-tasks.md", "Code that tasks and views share", "take it once / by its name",
+    ),
+    Question(
+        "How do I move from a Redis lock of my own, while old workers still run?",
+        "",
+        "docs/howto/switch.md", "A lock class of your own, in the body", "both releases / old worker is left",
+    ),
+    Question(
+        "May I use a task id again?",
+        "",
+        RUN_ONCE, "Task ids", "Each publication runs / logs it at INFO / is a duplicate",
+    ),
+    Question(
+        "With rate='10/s' the API saw more in a second: why?",
+        "",
+        "docs/howto/api-429.md", "Stay below the rate", "Leave a margin / burst=1 / tox -e bench -- rate",
+    ),
+    Question(
+        "A message published during a deploy is gone: where is it?",
+        "celery/celery#4354, celery/celery#7950",
+        "docs/reference/versions.md", "Defects of Celery that remain", "BRPOP / warm shutdown / lost",
+    ),
+    Question(
+        "What happens if the store cannot write its append-only file?",
+        "",
+        REDIS, "One server", "MISCONF / aof_last_write_status:err",
+    ),
+    Question(
         "How do I refuse calls while too many wait?",
         "",
         OPTIONS, "`max_parked`", "LimitExceeded / max_parked=1000",

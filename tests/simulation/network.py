@@ -149,7 +149,7 @@ class Pipe:
         self.sent: deque[bytes] = deque()
         self.replies: deque[tuple[int, Any]] = deque()
         self.state = "new"
-        self.listens = False
+        self.listens = self.pinged = False
         self.audible = 0
         self._sock = self
 
@@ -164,6 +164,11 @@ class Pipe:
             raise RedisConnectionError("no way")
         self.state = "open"
         self.network.pipes.append(self)
+
+    def send_command(self, *command: str) -> None:
+        """Take the PING of a new connection; its reply comes at once."""
+        assert command == ("PING",)
+        self.pinged = True
 
     def disconnect(self) -> None:
         if self in self.network.pipes:
@@ -194,6 +199,9 @@ class Pipe:
         return self.audible > 0 or self.state == "cut"
 
     def read_response(self) -> Any:
+        if self.pinged:
+            self.pinged = False
+            return b"PONG"
         if self.audible:
             self.audible -= 1
             made_us, reply = self.replies.popleft()

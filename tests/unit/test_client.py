@@ -142,6 +142,8 @@ def test_when_time_is_over_the_others_come_first_next_time(monkeypatch: pytest.M
         (ResponseError("Error running script (call to f_0): @user_script:1: -READONLY You can't write"), True),
         (ResponseError("NOREPLICAS Not enough good replicas to write. script: 0c, on @user_script:1."), True),
         (ResponseError("Error running script (call to f_0): @user_script:1: -NOREPLICAS Not enough good"), True),
+        (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), True),
+        (ResponseError("Error running script (call to f_0): @user_script:1: -MISCONF Errors writing to the AOF"), True),
         (ResponseError("ASK 3999 127.0.0.1:6381"), False),
         (ResponseError("TRYAGAIN Multiple keys request during rehashing of slot"), False),
         (ResponseError("a user's text: MOVED house"), False),

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-__all__ = ["eviction_of", "findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
+__all__ = [
+    "disk_error",
+    "eviction_of",
+    "findings",
+    "info_of",
+    "may_hint",
+    "persistence_of",
+    "refusal",
+    "server_of",
+    "setting_of",
+]
 
 _OLDEST = (6, 2)
 _OTHER_URL = "correct throttle_url (or the broker's URL that it was taken from)"
@@ -118,6 +128,18 @@ def may_hint(connection: Any, channel: str) -> bool | None:
     finally:
         connection.disconnect()
     return True
+
+
+def disk_error(client: Redis) -> str | None:
+    """Return the error of a server that refuses all writes because it cannot write to its disk, else None.
+
+    Such a server refuses a PING, too.
+    """
+    try:
+        client.ping()
+    except ResponseError as error:
+        return str(error) if str(error).startswith("MISCONF ") else None
+    return None
 
 
 def server_of(info: dict[str, Any]) -> str | None:

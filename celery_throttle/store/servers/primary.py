@@ -25,11 +25,14 @@ PATIENCE = 2.0
 SAID = 3
 
 # redis-py before 6 knows these errors only in its own cluster client; Redis before 7 wraps what a script ran into.
-_ELSEWHERE = re.compile(r"^(?:MOVED|CLUSTERDOWN|MASTERDOWN|NOREPLICAS) |-(?:READONLY|NOREPLICAS) ")
+_ELSEWHERE = re.compile(r"^(?:MOVED|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF) |-(?:READONLY|NOREPLICAS|MISCONF) ")
 
 
 def elsewhere(error: object) -> bool:
-    """Whether a server refused because it is not, or no longer, the one to ask; the call had no effect."""
+    """Return whether a server refused a call because it takes no writes, or not these: it has no effect.
+
+    The server is a replica, another node has the keys, or its disk takes nothing.
+    """
     if isinstance(error, (ReadOnlyError, MovedError, ClusterDownError)):
         return True
     return isinstance(error, RedisError) and bool(_ELSEWHERE.search(str(error)))

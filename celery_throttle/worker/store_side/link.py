@@ -58,6 +58,16 @@ def call_back(callback: Callable[[Any], object], reply: Any) -> None:
         logger.exception("celery_throttle: error in %r", callback)
 
 
+def _check_writes(connection: Any) -> None:
+    """Raise the error of a server that takes no writes, because its disk takes none: it refuses a PING, too."""
+    connection.send_command("PING")
+    try:
+        connection.read_response()
+    except ResponseError as error:
+        if elsewhere(error):
+            raise
+
+
 class Wire:
     """A connection that connects again by itself, within a third of a lease. `up` is True while it stands.
 
@@ -100,6 +110,7 @@ class Wire:
         connection = self._make()
         try:
             connection.connect()
+            _check_writes(connection)
         except (RedisError, OSError) as error:
             connection.disconnect()
             self._loop.post(self._failed, error)
