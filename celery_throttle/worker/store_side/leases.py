@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,10 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.blocked import Blocked
     from celery_throttle.worker.groups import Group
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Leases"]
-
-logger = logging.getLogger(__name__)
 
 
 class Leases:
@@ -35,10 +33,13 @@ class Leases:
         lease: seconds that a permit lasts.
         timekeeper: its thread renews.
         blocked: logs runs that kept this thread from renewing.
+        log: for renewals that fail.
     """
 
-    def __init__(self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, blocked: Blocked) -> None:
-        self._groups, self._lease, self._timekeeper, self._blocked = groups, lease, timekeeper, blocked
+    def __init__(
+        self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, blocked: Blocked, log: PacedLog
+    ) -> None:
+        self._groups, self._lease, self._timekeeper, self._blocked, self._log = groups, lease, timekeeper, blocked, log
 
     def start(self) -> None:
         """Begin to renew."""
@@ -74,6 +75,6 @@ class Leases:
             # If the server is no primary any more, it would refuse on this connection for ever.
             group.client.connection_pool.disconnect()
             pause = min(1.0, self._lease / 10)
-            logger.warning("celery_throttle: cannot renew leases, trying again: %s", error)
+            self._log.warning("celery_throttle: cannot renew leases, trying again: %s", error)
         finally:
             self._timekeeper.later(pause, partial(self._renew_and_again, group))
