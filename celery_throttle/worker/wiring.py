@@ -21,6 +21,7 @@ from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
+from celery_throttle.worker.ended_bodies import EndedBodies
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.loop import Loop
@@ -74,7 +75,8 @@ class Throttling:
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker), log)
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
-        self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked, log)
+        ended = EndedBodies(self._slots, settings.lease)
+        self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked, ended, log)
 
     def start(self) -> None:
         """Start the threads, connections and periodic calls."""
