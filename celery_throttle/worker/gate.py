@@ -98,7 +98,7 @@ class Gate:
         self.groups = tuple(self._groups.values())
         self._notices = Notices(loop, timekeeper)
         self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
-        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock)
+        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock, log)
         self.running = running = Running(
             slots, tasks, loop, self._groups, self._notices, backend.fail_over, self.blocked, broker, self._closed, held
         )

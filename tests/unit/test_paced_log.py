@@ -52,6 +52,15 @@ def test_first_line_is_logged_at_once_and_the_last_with_a_count(paced: Paced) ->
     assert paced.lines == ["WARNING lost: 6"]
 
 
+def test_all_lines_are_there_for_debugging(paced: Paced, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for number in range(3):
+        paced.log.warning("lost: %d", number)
+    assert [line for line in paced.lines if line.startswith("DEBUG")] == [
+        f"DEBUG lost: {number}" for number in range(3)
+    ]
+
+
 def test_lines_of_other_kinds_do_not_wait(paced: Paced) -> None:
     paced.log.warning("lost")
     paced.log.error("refused")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.worker.runs import UNDECIDED, State
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
 
 __all__ = ["Outage"]
-
-logger = logging.getLogger(__name__)
-
 
 #: Seconds after which an outage that goes on is logged again.
 _LOG_EVERY = 60.0
@@ -73,15 +69,10 @@ class Outage:
             return
         self._held.release(run, State.GONE)
         if self._action == "run":
-            self._log_unthrottled(run.request)
+            self._log.warning("Task %s[%s] runs without a permit", run.request.name, run.request.id)
             self._execute(run)
         else:
             self._fail(run, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'"))
-
-    def _log_unthrottled(self, request: Any) -> None:
-        text = "Task %s[%s] runs without a permit"
-        logger.debug(text, request.name, request.id)  # each task; one a second is a warning
-        self._log.warning(text, request.name, request.id)
 
     def _meet_again(self, run: Run) -> None:
         if run in self._held:  # else the worker has begun to stop

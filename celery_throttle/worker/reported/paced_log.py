@@ -66,7 +66,7 @@ class OncePerSecond:
 
 
 class PacedLog:
-    """Logs lines of several kinds, each once a second at most; from any thread.
+    """Logs lines of several kinds, each once a second at most, and all at the level DEBUG; from any thread.
 
     Args:
         timekeeper: calls each second, also while the loop is busy.
@@ -94,6 +94,7 @@ class PacedLog:
             each.flush()
 
     def _count(self, kind: object, level: int, text: str, args: tuple[object, ...]) -> None:
+        logger.debug(text, *args)
         self._kinds.setdefault(kind or text, OncePerSecond(self._later, _write)).count(level, text, args)
 
 
