@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.celery_side.slots import Slots
     from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
@@ -66,6 +67,7 @@ class Gate:
         groups: the names of the groups of limits.
         make_calls: makes the calls of a group, given the group's name, this gate, and the held runs.
         autoscaling: Celery's autoscaler, which learns of parked tasks here.
+        log: for lines about a store that is away.
 
     Attributes:
         groups: the calls of each group.
@@ -84,6 +86,7 @@ class Gate:
         groups: Iterable[str],
         make_calls: Callable[[str, Gate, HeldBack], Calls],
         autoscaling: Autoscaling,
+        log: PacedLog,
     ) -> None:
         self._slots, self._tasks, self._loop, self._timekeeper = slots, tasks, loop, timekeeper
         self._autoscaling = autoscaling
@@ -95,13 +98,13 @@ class Gate:
         self.groups = tuple(self._groups.values())
         self._notices = Notices(loop, timekeeper)
         self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
-        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock)
+        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock, log)
         self.running = running = Running(
             slots, tasks, loop, self._groups, self._notices, backend.fail_over, self.blocked, broker, self._closed, held
         )
         start = partial(backend.attempt, running.execute)
         self._outages = {
-            name: Outage(name, settings.on_store_error, held, start, backend.fail) for name in self._groups
+            name: Outage(name, settings.on_store_error, held, start, backend.fail, log) for name in self._groups
         }
         self._admission = Admission(
             slots, tasks, self._groups, broker, self._closed, held, backend, running, self._outages, loop,

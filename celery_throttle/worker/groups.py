@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -40,6 +41,7 @@ def calls_of(
     worker: str,
     loop: Loop,
     timekeeper: Timekeeper,
+    log: PacedLog,
     options: Options,
 ) -> Calls:
     """Return the calls of a worker to one group of limits, not connected yet.
@@ -53,6 +55,7 @@ def calls_of(
         worker: the worker's name in the store.
         loop: runs the connection.
         timekeeper: calls functions later, to connect again.
+        log: for lines about a store that is away or refuses.
         options: those in the code of this worker.
     """
     keys = settings.keys(group)
@@ -62,20 +65,20 @@ def calls_of(
         return lambda error: unreachable(StoreUnavailable(f"{error}; {shown(settings.url)}"))
 
     def connect(calls: Calls) -> tuple[Link, Listener]:
-        link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
-        return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.look)
+        link = Link(loop, timekeeper, make, settings.lease, log, calls.up, calls.broken, named(calls.unreachable))
+        return link, Listener(loop, timekeeper, make, settings.lease, log, keys.wake, calls.hint, calls.look)
 
     most = settings.max_begins or _ANY_NUMBER
     store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), most, options)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
+        return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, log)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the link for calls reports it
-        return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
+        return Link(loop, timekeeper, make, settings.lease, log, nothing, saving.broken, nothing)
 
     saving = Saving(group, store, durability, gate, held, connect_too, loop, timekeeper)
-    return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, saving)
+    return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, log, saving)
 
 
 class Group:

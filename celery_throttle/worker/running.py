@@ -273,7 +273,7 @@ class Running:
         if permit is None:
             return
         facts = run.facts(result, began=began, epoch=self._broker.epoch)
-        if self._may_pass_on(run, facts):
+        if not permit.lapsed and self._may_pass_on(run, facts):
             self.forget_permit(run)
             self._groups[run.group].outbox.spare(permit, result)
         else:

@@ -87,16 +87,17 @@ class Permit:
         lost: whether the last renewal found the lease lost.
         is_new: whether the permit was passed on to its holder after the last renewal.
         goes_back: whether its run raised `RateLimited`, so that a call puts the task back in line.
+        lapsed: whether it is renewed no more, because its run has ended and the main process hangs.
         idle_since: when it became idle, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("goes_back", "holder", "idle_since", "is_new", "lost", "result", "run")
+    __slots__ = ("goes_back", "holder", "idle_since", "is_new", "lapsed", "lost", "result", "run")
 
     def __init__(self, run: Run) -> None:
         self.holder = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
-        self.lost = self.goes_back = self.is_new = False
+        self.lost = self.goes_back = self.is_new = self.lapsed = False
         self.idle_since = 0.0
 
     def spare(self, result: Result) -> None:
@@ -125,6 +126,10 @@ class Permit:
         """Note that a call puts the run's task back in line."""
         self.goes_back = True
 
+    def lapse(self) -> None:
+        """Note that the permit is renewed no more."""
+        self.lapsed = True
+
     def renewed(self, *, lost: bool) -> None:
         """Store whether a renewal found the lease lost."""
         self.lost, self.is_new = lost, False
@@ -149,6 +154,7 @@ class Run:
         state: see `State`.
         permit: the permit that it holds; None before, and if it holds none.
         held_since: when it got its permit, on the clock of ``time.monotonic``.
+        body_ended: whether the pool has its outcome, which the loop may not know yet.
         job: the pool's job for it.
         keeps: whether the broker keeps its message until the parked copy is safe.
         asks: whether it asks for its permits even if there is a line, because a full store cannot park it.
@@ -161,7 +167,9 @@ class Run:
     """
 
     __slots__ = (
+        "_end_seen_at",
         "asks",
+        "body_ended",
         "came",
         "code",
         "content",
@@ -207,7 +215,8 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = self.reported_begun = False
+        self.asks = self.requeue = self.keeps = self.reported_begun = self.body_ended = False
+        self._end_seen_at: float | None = None
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
@@ -245,6 +254,15 @@ class Run:
     def delivery(self) -> Delivery:
         """The delivery of this run, as the store names it."""
         return Delivery(self.id, self.content.attempt, self.nonce, self.content.publication)
+
+    def end_unread_for(self, *, ended: bool) -> float:
+        """Note whether its body was seen to have ended; return for how many seconds that was so each time."""
+        if not ended:
+            self._end_seen_at = None
+            return 0.0
+        if self._end_seen_at is None:
+            self._end_seen_at = monotonic()
+        return monotonic() - self._end_seen_at
 
     def fence(self, token: int) -> None:
         """Give the body its fencing token, and the header a plan by which a retry keeps the lock.

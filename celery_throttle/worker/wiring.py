@@ -21,9 +21,11 @@ from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
+from celery_throttle.worker.ended_bodies import EndedBodies
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.loop import Loop
+from celery_throttle.worker.reported.paced_log import PacedLog
 from celery_throttle.worker.reported.report import report
 from celery_throttle.worker.reported.startup_log import greet
 from celery_throttle.worker.stopping import Stopping
@@ -64,15 +66,17 @@ class Throttling:
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
         free = partial(free_lock, worker.app)
+        self._log = log = PacedLog(timekeeper)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites, names, free)
         make_calls = partial(
-            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper,
+            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper, log=log,
             options=release_of_app(worker.app),
         )  # fmt: skip
-        self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker))
+        self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker), log)
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
-        self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked)
+        ended = EndedBodies(self._slots, settings.lease)
+        self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked, ended, log)
 
     def start(self) -> None:
         """Start the threads, connections and periodic calls."""
@@ -172,6 +176,7 @@ class Throttling:
         remember.end()
         outcomes.end()
         self.timekeeper.stop()
+        self._log.close()
         for group in self.groups:
             group.close()
         self.loop.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -212,3 +213,33 @@ def test_many_large_messages_are_parked_over_a_slow_network(
     journal.wait_finished(len(sent))
     state.wait_clean()
     assert journal.order() == [str(number) for number in range(len(sent))]
+
+
+def by_second(log: str, text: str) -> Counter[str]:
+    """Return how many lines with the text each second has, by the lines' own time."""
+    return Counter(re.findall(rf"^\[(\S+ [\d:]+),\d+: .*{text}", log, re.MULTILINE))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_store_that_is_cut_again_and_again_fills_no_log(
+    workers: Workers, journal: Journal, state: State, relay: Relay, pool: str
+) -> None:
+    worker = workers.start(DOORS, pool=pool, concurrency=2, conf={"throttle_url": relay.url})
+    app = workers.app(DOORS)
+    journal.let_all_go()
+    sent: list[str] = []
+
+    def cut(cuts: int) -> bool:
+        relay.hang_up()
+        sent.append(app.hold.delay(str(len(sent))).id)
+        return len(relay.attempts) >= cuts
+
+    until(lambda: cut(150), every=0.05)
+
+    journal.wait_finished(len(sent))
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    for text in ("lost the store", "cannot reach the store", "store is back", "cannot renew", "refuse"):
+        # Two lines may be a second apart, less the time that the first one took.
+        assert max(by_second(worker.log(), text).values(), default=0) <= 2
+    worker.wait_for_log(r"WARNING/MainProcess\] celery_throttle: lost the store.*; and \d+ more in the last second$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kombu.common import QoS
@@ -57,7 +58,7 @@ class Worker:
         slots.run = lambda *job: self.started.append(job)
         tasks: Any = SimpleNamespace(run_of=run_of)
         nothing: Any = lambda *_: None  # noqa: E731
-        self.gate = Gate(slots, tasks, Settings(""), loop, loop, (), nothing, nothing)
+        self.gate = Gate(slots, tasks, Settings(""), loop, loop, (), nothing, nothing, Mock())
         self.qos = self.connect()
         self.told = 0
         self.request = request_of(on_failure=self._fail, on_success=nothing, on_timeout=nothing, reject=nothing)

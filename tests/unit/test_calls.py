@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_calls_paused_after_a_hurry_wait_for_the_later_pause() -> None:
     timers = Loop()
     gate: Any = SimpleNamespace(put_off=lambda runs, again: timers.later(1.0, again))
     link: Any = SimpleNamespace(hurry=lambda: None, up=False)
-    calls = Calls("", NOTHING, "w", {}, gate, lambda calls: (link, NOTHING), NOTHING)
+    calls = Calls("", NOTHING, "w", {}, gate, lambda calls: (link, NOTHING), NOTHING, Mock())
     calls._pause(ValueError("full"), [])
     calls.hurry()
     paused = [calls.paused]
@@ -105,7 +106,7 @@ def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest
     gate: Any = SimpleNamespace(store_lost=lambda *_: None)
     link: Any = SimpleNamespace(send=lambda *_: None)
     listener: Any = SimpleNamespace(published=lambda **_: None, start_over=lambda _: None)
-    calls = Calls("", store, "w", {}, gate, lambda calls: (link, listener), NOTHING)
+    calls = Calls("", store, "w", {}, gate, lambda calls: (link, listener), NOTHING, Mock())
     calls.up()
     calls.broken(ConnectionError())
     now = 130.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,7 +134,7 @@ def test_lost_store_lets_others_in_for_runs_of_its_last_call(here: Here) -> None
     runs = here.runs(3)
     for run, state in zip(runs, (State.ASKING, State.PARKING, State.ASKING), strict=True):
         here.held.hold(run, state)
-    outage = Outage("", "hold", here.held, NOTHING, NOTHING)
+    outage = Outage("", "hold", here.held, NOTHING, NOTHING, Mock())
     outage.begin(ConnectionError("lost"), {runs[2]})
     assert [run.state for run in runs] == [State.UNSURE, State.MAYBE_PARKED, State.STORE_AWAY]
     assert here.more[-1] == len(runs)
@@ -152,7 +153,7 @@ def test_outage_leaves_runs_of_a_stopping_worker_to_the_broker(*, again: bool) -
         failed.append(run)
         here.held.forget()
 
-    outage = Outage("", "fail", here.held, NOTHING, fail)
+    outage = Outage("", "fail", here.held, NOTHING, fail, Mock())
     if again:  # the connection came back, and broke before the store answered
         outage.unreachable(ConnectionError("refused"))
     for run in runs:

@@ -22,6 +22,7 @@ from celery_throttle.store.reading import UnreadableReply, read
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory
 from celery_throttle.worker.loop import Loop
+from celery_throttle.worker.reported.paced_log import PacedLog
 from celery_throttle.worker.store_side.link import Link, NoAnswer
 from celery_throttle.worker.timekeeper import Timekeeper
 from tests.support.ports import free_port
@@ -80,8 +81,8 @@ class Linked:
         nothing: Any = lambda *args: None  # noqa: E731
         failed: Any = lambda error: self.failed.append(monotonic())  # noqa: E731
         self.timekeeper = Timekeeper()
-        make = connection_factory(url)
-        self.link = Link(self.loop, self.timekeeper, make, lease, nothing, self.broken.append, failed)
+        make, log = connection_factory(url), PacedLog(self.timekeeper)
+        self.link = Link(self.loop, self.timekeeper, make, lease, log, nothing, self.broken.append, failed)
         self.link.connect()
 
     def ask(self, reader: Any = None) -> None:

@@ -18,8 +18,11 @@ from celery_throttle.store.servers.doctor import findings, refusal
 from celery_throttle.worker.held_back import outage
 from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.reported import paced_log
+from celery_throttle.worker.reported.paced_log import PacedLog
 from celery_throttle.worker.runs import Content, Run
 from tests.support.relay import Relay
+from tests.support.timers import Timers
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.workers import BASIC, Workers
 from tests.workers.conftest import FEATURES, ONCE, greeting
@@ -221,16 +224,20 @@ def test_outage_is_logged_every_minute(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(outage, "monotonic", lambda: now)
-    caplog.set_level(logging.ERROR, "celery_throttle.worker.held_back.outage")
+    caplog.set_level(logging.ERROR, paced_log.__name__)
     nothing: Any = None
-    away = Outage("", action, HeldBack(nothing, nothing, lambda more: None), lambda run: None, lambda run, error: None)
+    timers: Any = Timers()
+    held = HeldBack(nothing, nothing, lambda more: None)
+    away = Outage("", action, held, lambda run: None, lambda run, error: None, PacedLog(timers))
     if action == "hold":
         away.meet(Run(None, Content("t"), epoch=0))
         away.meet(Run(None, Content("t"), epoch=0))
     for _ in range(130):
         away.unreachable(ConnectionError("refused"))
         now += 1
+        timers.ring()
     away.over()
+    timers.ring()
     away.unreachable(ConnectionError("refused again"))
     at_first = said.partition(";")[0]
     assert [record.getMessage() for record in caplog.records] == [

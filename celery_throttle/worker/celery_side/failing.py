@@ -13,6 +13,8 @@ from celery.exceptions import BackendError, InvalidTaskError
 from celery.worker import state
 from kombu.exceptions import OperationalError, SerializationError
 
+from celery_throttle.worker.celery_side.sentry import task_named
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -90,7 +92,8 @@ def fail(request: Any, error: Exception) -> None:
     try:
         raise error
     except type(error):
-        request.on_failure(ExceptionInfo())
+        with task_named(request, error):
+            request.on_failure(ExceptionInfo())
     finally:
         for name in deferred:
             if attributes.pop(name, None) and name in before:  # else `unwatch` has removed our function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 import threading
 import time
@@ -137,6 +138,17 @@ class Slots:
             return False
         return not job._accepted and job._write_to is not None and job._write_to not in pool._pool  # noqa: SLF001
 
+    def has_unread_end(self, run: Run) -> bool:
+        """Return whether a child reports the end of the run's body, or has died, and the pool has not read that yet.
+
+        From any thread. A child reports that a job begins, and then only its end: what comes next is the end.
+        """
+        pool, job = self._asyn_pool, run.job
+        if pool is None or job is None or not job._accepted:  # noqa: SLF001
+            return False
+        child = next((each for each in list(pool._pool) if each.pid == job._worker_pid), None)  # noqa: SLF001
+        return child is None or child.exitcode is not None or _is_readable(child.outqR_fd)
+
     def tend(self) -> None:
         """Look for lost children.
 
@@ -158,6 +170,12 @@ def _run_on(threads: set[threading.Thread]) -> bool:
     # A thread that has ended may have left its ident to a new one.
     others = {each.ident for each in threading.enumerate() if each not in threads}
     return bool(({each.ident for each in threads} - others) & sys._current_frames().keys())  # noqa: SLF001
+
+
+def _is_readable(fd: int) -> bool:
+    found = select.poll()
+    found.register(fd, select.POLLIN)
+    return any(event & select.POLLIN for _, event in found.poll(0))
 
 
 def _report_death(died: Callable[[BaseException], None], ended: Future[Any]) -> None:

@@ -37,6 +37,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     on_success, on_failure, on_reject = request.on_success, request.on_failure, request.reject
 
     def success(result: Any, **kwargs: Any) -> Any:
+        run.body_ended = True
         if isinstance(result, ExceptionInfo):  # a pool without processes has this for a body that exits
             return failure(result)
         failed, value, _ = result
@@ -50,6 +51,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
             ended(_result(value.exception) if failed else Result.SUCCESS)
 
     def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        run.body_ended = True
         made = _note_what_is_made_of_a_loss(request)  # only now, because most runs end without a failure
         result = _result(exc_info.exception)
         try:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.celery_side.broker import Broker
     from celery_throttle.worker.held_back.held_back import HeldBack
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Run
 
 __all__ = ["BackendAway"]
@@ -29,12 +30,18 @@ class BackendAway:
         broker: has the messages, and delivers those of a lost connection again.
         stops: returns whether the worker stops.
         never_runs: called with a run that has failed before it started.
+        log: for the runs that are held, of which there may be thousands.
     """
 
     def __init__(
-        self, held: HeldBack, broker: Broker, stops: Callable[[], bool], never_runs: Callable[[Run], None]
+        self,
+        held: HeldBack,
+        broker: Broker,
+        stops: Callable[[], bool],
+        never_runs: Callable[[Run], None],
+        log: PacedLog,
     ) -> None:
-        self._held, self._broker, self._stops, self._never_runs = held, broker, stops, never_runs
+        self._held, self._broker, self._stops, self._never_runs, self._log = held, broker, stops, never_runs, log
 
     def attempt(self, step: Callable[[Run], None], run: Run, again: Callable[[list[Run]], None] | None = None) -> None:
         """Take a step that may store that the run is revoked, has expired, or failed.
@@ -54,10 +61,10 @@ class BackendAway:
                 logger.exception("celery_throttle: error in %r", step)
                 return
             if self._broker.delivers_again(run):
-                logger.error("Task %s[%s] is left to the broker: %r", run.request.name, run.request.id, error)  # noqa: TRY400
+                self._log.error("Task %s[%s] is left to the broker: %r", run.request.name, run.request.id, error)
                 self._held.release(run, State.GONE)
                 return
-            logger.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)  # noqa: TRY400
+            self._log.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)
             self._held.pause([run], State.BACKEND_AWAY, PAUSE, again or self._held.wait_first)
 
     def _fail_by(self, step: Callable[[Run], None], run: Run, error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,10 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.worker.held_back.held_back import HeldBack
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Run
 
 __all__ = ["Outage"]
-
-logger = logging.getLogger(__name__)
-
 
 #: Seconds after which an outage that goes on is logged again.
 _LOG_EVERY = 60.0
@@ -42,6 +39,7 @@ class Outage:
         held: holds the runs.
         execute: starts a run.
         fail: ends a run with an error before it has started.
+        log: for its lines.
     """
 
     def __init__(
@@ -51,8 +49,11 @@ class Outage:
         held: HeldBack,
         execute: Callable[[Run], None],
         fail: Callable[[Run, Exception], None],
+        log: PacedLog,
     ) -> None:
         self._group, self._action, self._held, self._execute, self._fail = group, action, held, execute, fail
+        self._log = log
+        self._kind = "reach", group  # one kind, so that the last line is the present state
         self._unreachable = False
         self._logged_at = 0.0
 
@@ -68,7 +69,7 @@ class Outage:
             return
         self._held.release(run, State.GONE)
         if self._action == "run":
-            logger.warning("Task %s[%s] runs without a permit", run.request.name, run.request.id)
+            self._log.warning("Task %s[%s] runs without a permit", run.request.name, run.request.id)
             self._execute(run)
         else:
             self._fail(run, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'"))
@@ -82,7 +83,7 @@ class Outage:
 
         ``unsent``: the runs that no call has.
         """
-        logger.warning("celery_throttle: lost the store, connecting again: %s", error)
+        self._log.warning("celery_throttle: lost the store, connecting again: %s", error)
         for run in self._held.of(*UNDECIDED, group=self._group):
             if run in unsent:
                 self._meet_again(run)
@@ -97,7 +98,8 @@ class Outage:
             logged = _LOGGED[self._action]
             if still and self._action == "hold":
                 logged = f"{logged}; {len(self._held.of(State.STORE_AWAY, group=self._group))} wait here"
-            logger.error("celery_throttle: %scannot reach the store (%s): %s", still, error, logged)
+            text = "celery_throttle: %scannot reach the store (%s): %s"
+            self._log.error(text, still, error, logged, kind=self._kind)
         self._unreachable = True
         if self._action != "hold":
             # A run whose parking is under way still waits for the answer, because the store may have it.
@@ -107,6 +109,6 @@ class Outage:
     def over(self) -> None:
         """Have the held runs wait for a slot before all others, because the store is back."""
         if self._unreachable:
-            logger.info("celery_throttle: the store is back")
+            self._log.info("celery_throttle: the store is back", kind=self._kind)
         self._unreachable = False
         self._held.wait_first(self._held.of(State.STORE_AWAY, group=self._group))

@@ -14,6 +14,7 @@ from celery_throttle.core.wording import one_line, seconds, shortened
 from celery_throttle.store.explain import explained
 from celery_throttle.store.holders import read_holders
 from celery_throttle.store.task_view import read_task_view
+from celery_throttle.worker.reported.paced_log import EVERY, OncePerSecond, and_more
 from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = ["Notices"]
 
 logger = logging.getLogger(__name__)
 
-_EVERY = 1.0
 #: The number of holders to read, of all limits of the group, and the number to name.
 _LOOKED_AT, _NAMED = 50, 3
 #: Why a task may not be parked now.
@@ -50,10 +50,14 @@ class Notices:
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
-        self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
-        self._resumed = _OncePerSecond(loop, timekeeper, _log_resumed)
-        self._limited = _OncePerSecond(loop, timekeeper, _log_limited)
-        self._put_off = _OncePerSecond(loop, timekeeper, _log_put_off)
+
+        def later(flush: Callable[[], None]) -> None:
+            timekeeper.later(EVERY, lambda: loop.post(flush))
+
+        self._parked = OncePerSecond(later, _ask_why)
+        self._resumed = OncePerSecond(later, _log_resumed)
+        self._limited = OncePerSecond(later, _log_limited)
+        self._put_off = OncePerSecond(later, _log_put_off)
 
     def close(self) -> None:
         """Ask the store for no more reasons, because the worker is about to stop."""
@@ -87,37 +91,6 @@ class Notices:
         """Log a delivery that does not run, because it is a copy of a message ``of`` which more is known."""
         about = _about(request, "copy_dropped")
         logger.info("Task %s[%s] is dropped: a copy of a message %s", request.name, request.id, of, extra=about)
-
-
-class _OncePerSecond:
-    """Counts tasks, and logs the last one with the number of the others: the first at once, then once a second."""
-
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, write: Callable[..., None]) -> None:
-        self._loop, self._timekeeper, self._write = loop, timekeeper, write
-        self._counted = 0
-        self._last: tuple[Any, ...] = ()
-        self._timed = self._closed = False
-
-    def close(self) -> None:
-        self._closed = True
-
-    def count(self, *last: Any) -> None:
-        if self._closed:
-            return
-        self._counted += 1
-        self._last = last
-        if not self._timed:
-            self._timed = True
-            self._flush()
-
-    def _flush(self) -> None:
-        counted, self._counted = self._counted, 0
-        last, self._last = self._last, ()
-        if not counted or self._closed:
-            self._timed = False
-            return
-        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._flush))
-        self._write(*last, counted - 1)
 
 
 def _log_resumed(request: Any, waited: float, others: int) -> None:
@@ -176,9 +149,4 @@ def _about(request: Any, action: str) -> dict[str, Any]:
 
 
 def _log(text: str, others: int, about: dict[str, Any]) -> None:
-    logger.info(
-        "%s%s",
-        one_line(text),
-        f"; and {others} more in the last second" if others else "",
-        extra=about | {"others": others},
-    )
+    logger.info("%s%s", one_line(text), and_more(others), extra=about | {"others": others})

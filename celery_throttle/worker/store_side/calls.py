@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.held_back.saving import Saving
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.store_side.link import Link
@@ -60,6 +61,7 @@ class Calls:
         gate: takes the store's decisions.
         connect: makes the connections for calls and for hints, given this object for their callbacks.
         names: the names of the app's tasks, for the log.
+        log: for lines about a store that refuses.
         saving: holds parked runs until their copies are safe; None if they are not waited for.
 
     Attributes:
@@ -90,10 +92,10 @@ class Calls:
         gate: Decisions,
         connect: Callable[[Calls], tuple[Link, Listener]],
         names: TaskNames,
+        log: PacedLog,
         saving: Saving | None = None,
     ) -> None:
-        self._names = names
-        self.saving = saving
+        self._names, self._log, self.saving = names, log, saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
         self.sifting = Sifting()
@@ -294,8 +296,7 @@ class Calls:
         known = self.birth
         self.birth = read_declared(raw, self.declared)
         if self._under_way is not None and known != self.birth:  # the call was for the data that is lost
-            batch, _ = self._under_way
-            self._under_way = batch, self._call_of(batch)
+            self._under_way = self._under_way[0], self._call_of(self._under_way[0])
         self._renew()
         self._ready = True
         self._ask()
@@ -356,9 +357,8 @@ class Calls:
         """
         if self._under_way is None:
             return
-        logger.error("celery_throttle: %s, which sent no more than %d: going on after it", later, self.number)
-        batch, _ = self._under_way
-        self.number = later.number + 1
+        self._log.error("celery_throttle: %s, which sent no more than %d: going on after it", later, self.number)
+        self.number, (batch, _) = later.number + 1, self._under_way
         self._under_way = batch, self._call_of(batch)
         self._ask()
 
@@ -368,7 +368,7 @@ class Calls:
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
             if self.sifting.refused(batch, error):
-                logger.warning("celery_throttle: the store refused a call, looking for the task: %s", error)
+                self._log.warning("celery_throttle: the store refused a call, looking for the task: %s", error)
                 self._count_error()
                 return
             self.outbox.put_back(batch, copied=self._sent > 1)
@@ -376,7 +376,7 @@ class Calls:
         self._pause(error, runs)
 
     def _pause(self, error: Exception, runs: list[Run]) -> None:
-        logger.warning("celery_throttle: the store refused a call: %s", error)
+        self._log.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
         if runs or not self.paused:  # else the present pause goes on
             self._pause_asked = pause = object()

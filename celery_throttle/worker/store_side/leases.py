@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_throttle.worker.blocked import Blocked
+    from celery_throttle.worker.ended_bodies import EndedBodies
     from celery_throttle.worker.groups import Group
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Leases"]
-
-logger = logging.getLogger(__name__)
 
 
 class Leases:
@@ -35,10 +34,21 @@ class Leases:
         lease: seconds that a permit lasts.
         timekeeper: its thread renews.
         blocked: logs runs that kept this thread from renewing.
+        ended: lets permits lapse whose runs have ended.
+        log: for renewals that fail.
     """
 
-    def __init__(self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, blocked: Blocked) -> None:
-        self._groups, self._lease, self._timekeeper, self._blocked = groups, lease, timekeeper, blocked
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        lease: float,
+        timekeeper: Timekeeper,
+        blocked: Blocked,
+        ended: EndedBodies,
+        log: PacedLog,
+    ) -> None:
+        self._groups, self._lease, self._timekeeper = groups, lease, timekeeper
+        self._blocked, self._ended, self._log = blocked, ended, log
 
     def start(self) -> None:
         """Begin to renew."""
@@ -70,10 +80,11 @@ class Leases:
         self._blocked.renewing(group.calls.group, list(group.calls.held.values()))
         try:
             self.renew(group)
+            self._ended.let_lapse(list(group.calls.held.values()))
         except RedisError as error:
             # If the server is no primary any more, it would refuse on this connection for ever.
             group.client.connection_pool.disconnect()
             pause = min(1.0, self._lease / 10)
-            logger.warning("celery_throttle: cannot renew leases, trying again: %s", error)
+            self._log.warning("celery_throttle: cannot renew leases, trying again: %s", error)
         finally:
             self._timekeeper.later(pause, partial(self._renew_and_again, group))

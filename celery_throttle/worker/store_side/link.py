@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Argument, Call
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Link", "NoAnswer", "Wire", "call_back"]
@@ -75,8 +76,10 @@ class Wire:
         since: when it connected or broke last, on the clock of ``time.monotonic``.
     """
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any], lease: float) -> None:
-        self._loop, self._timekeeper, self._make = loop, timekeeper, make
+    def __init__(
+        self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any], lease: float, log: PacedLog
+    ) -> None:
+        self._loop, self._timekeeper, self._make, self._log = loop, timekeeper, make, log
         # So that permits are renewed in time once the server is back.
         self._longest_pause = min(_LONGEST_PAUSE, lease / 3)
         self._connection: Any = None
@@ -226,7 +229,7 @@ class Wire:
         except UnreadableReply as error:
             # The next bytes on this connection could be read as the reply to another call. Connect after a pause: the
             # next answer may be unreadable, too.
-            logger.error("celery_throttle: %s; the call is sent again on another connection", error)  # noqa: TRY400
+            self._log.error("celery_throttle: %s; the call is sent again on another connection", error)
             self._pause = self._longest_pause
             self._lost(error)
         except (RedisError, OSError) as error:
@@ -268,6 +271,7 @@ class Link(Wire):
 
     Args:
         lease: seconds that a permit lasts.
+        log: for replies that cannot be read.
         on_up: called when the connection stands.
         on_broken: called when the connection broke, after the callbacks of all calls under way.
         on_unreachable: called each time connecting fails.
@@ -279,11 +283,12 @@ class Link(Wire):
         timekeeper: Timekeeper,
         make: Callable[[], Any],
         lease: float,
+        log: PacedLog,
         on_up: Callable[[], None],
         on_broken: Callable[[Exception], None],
         on_unreachable: Callable[[Exception], None],
     ) -> None:
-        super().__init__(loop, timekeeper, make, lease)
+        super().__init__(loop, timekeeper, make, lease, log)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
         #: The calls under way, each with its callback and the seconds of silence after which it counts as lost.
         self._pending: deque[tuple[Call | None, Callable[[Any], object], float]] = deque()

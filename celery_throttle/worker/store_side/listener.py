@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Listener"]
-
-logger = logging.getLogger(__name__)
 
 #: Seconds of silence after which a PING is sent; a worker asks the store for tasks without a hint as often.
 _PING_AFTER = 5.0
 #: Seconds until a refused SUBSCRIBE is sent again; twice as long each time, up to the second number.
 _AGAIN, _AGAIN_MOST = 1.0, 30.0
+#: One kind, so that the last line is the present state.
+_HINTS = "hints"
 
 
 class Listener(Wire):
@@ -47,11 +47,12 @@ class Listener(Wire):
         timekeeper: Timekeeper,
         make: Callable[[], Any],
         lease: float,
+        log: PacedLog,
         channel: str,
         on_hint: Callable[[str], None],
         on_subscribed: Callable[[], None],
     ) -> None:
-        super().__init__(loop, timekeeper, make, lease)
+        super().__init__(loop, timekeeper, make, lease, log)
         self._channel, self._on_hint, self._on_subscribed = channel, on_hint, on_subscribed
         self._subscribed = False
         self._mute = False  # the store's user may not publish hints
@@ -116,15 +117,15 @@ class Listener(Wire):
             self._on_subscribed()
             if self._logged and not self._mute:
                 self._logged = False
-                logger.info("celery_throttle: hints arrive again")
+                self._log.info("celery_throttle: hints arrive again", kind=_HINTS)
         elif isinstance(reply, RedisError) and not self._subscribed:
             self._log_refusal(reply, is_right=isinstance(reply, NoPermissionError))
 
     def _log_refusal(self, why: object, *, is_right: bool) -> None:
         if not self._logged:
             self._logged = True
-            logger.warning(
+            self._log.warning(
                 "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
                 "seconds: %s", why, "give the store's user the rights in docs/howto/redis.md" if is_right
-                else "trying again",
+                else "trying again", kind=_HINTS,
             )  # fmt: skip

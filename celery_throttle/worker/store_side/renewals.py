@@ -65,7 +65,7 @@ def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit], 
     of them. But a call may already have given back the permits of runs that go back in line; these are never put back.
     ``birth`` is that of the store's data that the worker knew then; data that began later puts nothing back.
     """
-    held = list(permits)
+    held = [permit for permit in permits if not permit.lapsed]
     for some, ended_by in (
         ([permit for permit in held if not permit.goes_back], number),
         ([permit for permit in held if permit.goes_back], _BEFORE_ALL),
