@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.identity_locks import lock_from
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.task_codes import TaskNames
 
-__all__ = ["Ahead", "TaskView", "read_task_view"]
+__all__ = ["Ahead", "TaskView", "WaitEnd", "read_task_view"]
+
+#: What ends the wait of a task: the option of the task, or that of its call.
+WaitEnd = Literal["start_deadline", "expires"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class TaskView:
         broker: the code of the queue's broker.
         service: the description of that broker if it is not the app's own; else "".
         again: the time before which the task does not begin again, None if there is none.
-        expires: the time until which the task may wait.
-        expires_now: whether the task did not start in time, or was dropped, and a worker has to report that.
+        wait_ends: what ends the wait of the task first, and the time; None if nothing does.
+        expires_now: whether its wait has ended, or the task was dropped, and a worker has to report that.
         dropped: the operator that dropped the task, "" if the task was not dropped.
         dropped_at: the time when the task was dropped.
         lent: whether the message is on the way to its queue.
@@ -70,7 +73,7 @@ class TaskView:
     deliveries: int
     nonce: str
     lease_left: float
-    expires: datetime | None
+    wait_ends: tuple[WaitEnd, datetime] | None
     expires_now: bool
     dropped: str
     lent: bool
@@ -97,7 +100,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
     """Read the reply of explain.lua; ``names``: of the app's tasks, for a task whose message is gone."""
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
-    plan, deadline = record.get("lock"), record.get("deadline")
+    plan = record.get("lock")
     runs = not record.keys() & {"expired", "lent", "again"} and (not plan or plan["verdict"] == "run")
     queue, about = BrokerQueue.parse(record.get("queue", "")), read_head(head)
     return TaskView(
@@ -111,7 +114,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         deliveries=record.get("deliveries", 0),
         nonce=record.get("nonce", ""),
         lease_left=(lease_end - now) / 1000,
-        expires=when(deadline) if deadline else None,
+        wait_ends=_wait_ends(record),
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),
@@ -130,6 +133,18 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         eta=about.eta,
         again=when(record["again"]) if "again" in record else None,
     )
+
+
+def _wait_ends(record: dict[str, Any]) -> tuple[WaitEnd, datetime] | None:
+    ends: list[tuple[float, WaitEnd]] = []
+    if "deadline" in record and "outside" not in record:  # the deadline of a caller outside of tasks is its lease
+        ends.append((record["deadline"], "start_deadline"))
+    if "expires" in record:
+        ends.append((record["expires"], "expires"))
+    if not ends:
+        return None
+    end, name = min(ends)
+    return name, when(end)
 
 
 def _ahead(queues: Any, now: int) -> Iterator[Ahead]:

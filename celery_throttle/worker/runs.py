@@ -62,6 +62,7 @@ class Content(NamedTuple):
         redelivered: whether the broker marked the message as delivered before.
         had_eta: whether it has an ETA, for which it was in this worker.
         rounds: how often it has gone back in line.
+        expires_ms: when it expires, in milliseconds since it came here; None if it does not.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Content(NamedTuple):
     redelivered: bool = False
     had_eta: bool = False
     rounds: int = 0
+    expires_ms: int | None = None
 
 
 class Permit:
@@ -215,6 +217,11 @@ class Run:
         return bool(self.needs.text) or bool(self.lock)
 
     @property
+    def late(self) -> bool:
+        """Whether it has waited here for longer than its ``start_deadline``."""
+        return self.needs.wait_ms is not None and (monotonic() - self.came) * 1000 > self.needs.wait_ms
+
+    @property
     def arrival(self) -> Arrival:
         """The run as a row for the store."""
         return Arrival(
@@ -230,6 +237,7 @@ class Run:
             unacked=self.keeps and self.at_broker,
             code=self.code,
             pause=self.pause,
+            expires_ms=self.content.expires_ms,
         )
 
     def arrived_at(self, now: float) -> Arrival:

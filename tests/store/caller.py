@@ -208,6 +208,7 @@ class Caller:
         outside: bool = False,
         age: float = 0.0,
         unacked: bool = False,
+        expires_ms: int | None = None,
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
@@ -216,7 +217,8 @@ class Caller:
         where = queue or self.queues[0]
         nonce = self.nonce()
         self.parcels[task] = Delivery(task, attempt, nonce)
-        return Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+        arrival = Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+        return arrival._replace(expires_ms=expires_ms)
 
     def _bound(self, what: What) -> Needs:
         needs = needs_of(what)
