@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.audit import Change
     from celery_throttle.store.limit_status import LimitStatus
-    from celery_throttle.store.task_view import TaskView, WaitEnd
+    from celery_throttle.store.reading import WaitEnd
+    from celery_throttle.store.task_view import TaskView
     from celery_throttle.store.workers import LostRun
 
 __all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "with_lost_run"]

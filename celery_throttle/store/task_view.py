@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.limit_status import LimitStatus, statuses_from
 from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.parcel import read_head
-from celery_throttle.store.reading import NO_NAMES, name_of, text, when
+from celery_throttle.store.reading import NO_NAMES, name_of, text, wait_end, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
     from celery_throttle.core.task_codes import TaskNames
+    from celery_throttle.store.reading import WaitEnd
 
-__all__ = ["Ahead", "TaskView", "WaitEnd", "read_task_view"]
-
-#: What ends the wait of a task: the option of the task, or that of its call.
-WaitEnd = Literal["start_deadline", "expires"]
+__all__ = ["Ahead", "TaskView", "read_task_view"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         deliveries=record.get("deliveries", 0),
         nonce=record.get("nonce", ""),
         lease_left=(lease_end - now) / 1000,
-        wait_ends=_wait_ends(record),
+        wait_ends=wait_end(record),
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),
@@ -133,18 +131,6 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         eta=about.eta,
         again=when(record["again"]) if "again" in record else None,
     )
-
-
-def _wait_ends(record: dict[str, Any]) -> tuple[WaitEnd, datetime] | None:
-    ends: list[tuple[float, WaitEnd]] = []
-    if "deadline" in record and "outside" not in record:  # the deadline of a caller outside of tasks is its lease
-        ends.append((record["deadline"], "start_deadline"))
-    if "expires" in record:
-        ends.append((record["expires"], "expires"))
-    if not ends:
-        return None
-    end, name = min(ends)
-    return name, when(end)
 
 
 def _ahead(queues: Any, now: int) -> Iterator[Ahead]:

@@ -92,6 +92,8 @@ def test_end_of_a_wait_is_named_on_the_page_and_in_json(
     assert (found["wait_ends"] is not None) is (shown is not None)
     names = re.findall(r"(start_deadline|expires) [-\d]+ [:\d]+ UTC", text(page.get("task?id=t")))
     assert names == ([shown] if shown else [])
+    names = re.findall(r"(start_deadline|expires) [-\d]+ [:\d]+ UTC", text(page.get("limit?name=api")))
+    assert names == ([shown] if shown else [])
 
 
 @pytest.mark.parametrize(
