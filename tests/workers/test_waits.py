@@ -12,14 +12,18 @@ from celery.signals import task_received, task_revoked
 
 from celery_throttle import Limit, LimitExceeded, RateLimited, Throttled
 from celery_throttle.testing import ThrottleTest
+from tests.support.journal import Journal
 from tests.support.kit import new_app, task_maker
 from tests.support.monitor import Monitor
+from tests.support.state import State
 from tests.support.waiting import HANGS_AFTER, until
+from tests.support.workers import Workers
 
 app: Any = new_app("waits", worker_send_task_events=True)
 make = task_maker(app)
 few = Limit("few", 1, max_parked=1)
 SOON = 2.0
+ONCE = "tests.support.apps.once"
 
 
 @pytest.fixture
@@ -87,6 +91,20 @@ def test_parked_task_that_expires_leaves_its_line(
         monitor.wait_for(late.id, "task-revoked")
     (event,) = [each for each in monitor.seen if each["type"] == "task-revoked" and each["uuid"] == late.id]
     assert event["expired"] is True
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_parked_task_expires_in_each_pool(workers: Workers, journal: Journal, state: State, pool: str) -> None:
+    workers.start(ONCE, pool=pool, concurrency=2)
+    one = workers.app(ONCE).hold_one
+    runs = journal.wait_begun(one.delay("a"))
+    late = one.apply_async(("b",), expires=SOON)
+    state.wait_parked(late)
+    until(lambda: late.state == "REVOKED")
+    journal.let_go("a")
+    assert runs.get(timeout=HANGS_AFTER) == "a"
+    assert [run.label for run in journal.runs()] == ["a"]
+    state.wait_empty()
 
 
 def test_task_without_limits_expires_in_line_for_its_lock(

@@ -24,7 +24,7 @@ end
 local function enqueue(task, record)
   record.nonce, record.since, record.lent = nil, nil, nil
   if string.find(record.needs, '\29', 1, true) then record.needs = unbound(record.needs) end
-  local due = due_of(record)
+  local due = (record.again or record.deadline or record.expires) and due_of(record)
   if due then redis.call('ZADD', DUE, due, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)
@@ -47,7 +47,7 @@ local function leave_line(task, record)
   if first and first.member == member then state.firsts[lane] = nil end
   count_waiting(record, -1)
   if record.moves then drop_bar(task, record) end
-  if due_of(record) then redis.call('ZREM', DUE, 'task:' .. task) end
+  if record.again or record.deadline or record.expires then redis.call('ZREM', DUE, 'task:' .. task) end
   if not waits_apart(lane) and first and first.member == member then list_lane(lane) end
 end
 
