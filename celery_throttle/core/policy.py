@@ -49,7 +49,7 @@ class Needs:
         text: the buckets with the number of permits of each, in the form of needs.lua; "" for none.
         turn: bucket, value of ``fair_by`` and step of the turn, see fair_queueing.lua; None for first come, first
             served.
-        wait_ms: longest wait in line, in milliseconds; None for no deadline.
+        wait_ms: longest wait for the permits, in milliseconds since the call came to a worker; None for no deadline.
         booked: whether the start was booked in advance.
         elsewhere: whether no site here can start the call, see `Sites`.
     """
@@ -60,10 +60,6 @@ class Needs:
     wait_ms: int | None = None
     booked: bool = False
     elsewhere: bool = False
-
-    def within(self, wait_ms: int) -> Needs:
-        """Return the same needs for a call that may wait ``wait_ms`` at the most."""
-        return replace(self, wait_ms=wait_ms if self.wait_ms is None else min(self.wait_ms, wait_ms))
 
     def bound(self, sites: Sites) -> Needs:
         """Return the needs for a worker with these sites, see `Sites`."""
@@ -134,7 +130,7 @@ class Policy:
         limits: all limits of the task; those with a key come first.
         cost: number of permits and starts that a call takes: a number, the name of an argument, or a function of all
             arguments.
-        start_deadline: seconds that a call may wait at the gate, None for no deadline.
+        start_deadline: seconds that a call may wait for its permits at a worker, None for no deadline.
         own: whether this app has declared the task; False for a task of another app of the process or of no app.
     """
 

@@ -117,11 +117,12 @@ class Batch:
 
     def exchange(self, slots: int, lease: float) -> Exchange:
         """Return the rows of the call; a parked caller stays in line for one lease, unless its wait is renewed."""
-        wait_ms, clock = int(lease * 1000), time.monotonic()
-        lining = [
-            each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=clock - each.came)
-            for each in self.lining
-        ]
+        clock = time.monotonic()
+        lining = []
+        for each in self.lining:
+            age = clock - each.came
+            wait_ms = int((age + lease) * 1000)
+            lining.append(each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=age))
         return Exchange(
             slots=slots,
             clock=clock,

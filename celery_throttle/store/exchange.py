@@ -42,13 +42,14 @@ class Arrival(NamedTuple):
         nonce: identifies this delivery.
         message: the message of a task to park, or one that goes back; b"" if the task asks to start.
         turn: the turn of a task to park among the others, as in fair_queueing.lua.
-        wait_ms: how long a task to park may wait, in ms.
+        wait_ms: how long a task to park may wait for its permits, in ms since it arrived.
         outside: whether the holder is a process outside of tasks.
-        age: seconds since a task to park arrived.
+        age: seconds since a task to park, or one that goes back, arrived.
         unacked: whether the broker keeps the message of a parked task until ``acked`` reports the acknowledgement.
         code: the code of the task's name, as in task_codes.py; "" where one of the limits gives the name.
         publication: names the message among those of its task id, and is the same for a retry; "" if unknown.
         pause: of a started task that goes back: for how many seconds nothing starts, and on which buckets, as needs.
+        expires_ms: when the message of a task to park, or one that goes back, expires, in ms since it arrived.
     """
 
     task: str
@@ -66,6 +67,7 @@ class Arrival(NamedTuple):
     code: str = ""
     pause: tuple[float, str] | None = None
     publication: str = ""
+    expires_ms: int | None = None
 
     @property
     def delivery(self) -> Delivery:
@@ -98,6 +100,8 @@ class Arrival(NamedTuple):
         if self.turn is not None or self.wait_ms is not None or self.outside:
             given = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
             more += "," + write({name: value for name, value in given.items() if value is not None})[1:-1]
+        if self.expires_ms is not None:
+            more += f',"expires_ms":{self.expires_ms}'
         return more
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.audit import Change
     from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.reading import WaitEnd
     from celery_throttle.store.task_view import TaskView
     from celery_throttle.store.workers import LostRun
 
@@ -65,6 +66,8 @@ class Explanation:
             the present pace of the line. None if the task is in no line, or its line does not move. Also None for the
             line of a key unless a rate alone decides, because starts are not counted by key.
         eta: the time before which the task must not start; None if it has none, or the store lacks its message.
+        wait_ends: the time after which the task does not start; None if it may wait for ever, or holds permits.
+        wait_ends_by: ``start_deadline`` or ``expires``, whichever ends its wait; None as above.
         worker: the worker that runs the task or reports its end; None if the task waits.
         args: the positional arguments as text, as Celery logs them, cut after 1000 characters; None if the store lacks
             the message. They are not in ``repr()`` or JSON, because arguments may be secrets.
@@ -82,6 +85,8 @@ class Explanation:
     limits: tuple[LimitStatus, ...] = ()
     starts_in: float | None = None
     eta: datetime | None = None
+    wait_ends: datetime | None = None
+    wait_ends_by: WaitEnd | None = None
     worker: str | None = None
     args: str | None = field(default=None, repr=False)
     kwargs: str | None = field(default=None, repr=False)
@@ -102,6 +107,7 @@ def explained(task_id: str, view: TaskView) -> Explanation:
     if state in ("unknown", "set aside"):
         return Explanation(task_id, state, reasons)
     bucket = Bucket.parse(view.line) if state == "parked" and view.line and not view.again else None
+    by, end = view.wait_ends if view.wait_ends and view.state == "parked" else (None, None)
     return Explanation(
         task_id,
         state,
@@ -113,6 +119,8 @@ def explained(task_id: str, view: TaskView) -> Explanation:
         queue=view.queue or None,
         limits=view.limits,
         eta=view.eta,
+        wait_ends=end,
+        wait_ends_by=by,
         worker=_worker(view) if view.state == "held" and not view.lent else None,
         args=view.args,
         kwargs=view.kwargs,
@@ -145,8 +153,9 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
         yield from _held(view)
     elif state == "waiting for its identity lock":
         yield from _locked(view)
+        yield from _unless_late(view)
     elif state == "ended without running":
-        expired = "It waited for longer than its start_deadline: it ends as expired."
+        expired = f"Its {_wait_end(view, 'was')}: it ends as expired."
         yield f"{_dropped(view)}: it ends as revoked." if view.dropped else _VERDICTS.get(view.verdict, expired)
         if view.state == "held":
             yield f"Worker {_worker(view)} reports that now."
@@ -154,6 +163,7 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
             yield f"That takes a worker with a free slot that consumes queue {view.queue!r}."
     else:
         yield from _parked(task_id, view)
+        yield from _unless_late(view)
     if view.second:
         yield "Another delivery of the same task id waits for this one to end."
 
@@ -249,8 +259,16 @@ def _parked(task_id: str, view: TaskView) -> Iterator[str]:
             yield _needs_slot("The first of them", before.queue, view.kind)
     if view.deliveries:
         yield f"It was started {times(view.deliveries)} before, by a worker that was lost or gave it back."
-    if view.expires:
-        yield f"It expires at {at(view.expires)} unless it has started by then."
+
+
+def _unless_late(view: TaskView) -> Iterator[str]:
+    if view.wait_ends:
+        yield f"Its {_wait_end(view, 'is')}: it does not start after that."
+
+
+def _wait_end(view: TaskView, verb: str) -> str:
+    name, end = view.wait_ends or ("wait", view.now)
+    return f"{name} {verb} over at {at(end)}"
 
 
 def _line(view: TaskView) -> Iterator[str]:

@@ -11,11 +11,13 @@ from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.wording import one_line, started_before
 from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.parcel import task_name_in
-from celery_throttle.store.reading import UNREADABLE, came, came_from_text, text
+from celery_throttle.store.reading import UNREADABLE, came, came_from_text, text, wait_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
+
+    from celery_throttle.store.reading import WaitEnd
 
 __all__ = [
     "First",
@@ -51,6 +53,8 @@ class Parked:
         deliveries: the number of earlier starts, by workers that were lost.
         since: the time when the task came to a worker, or back in line; None if its record is unreadable.
         broker: the code of the queue's broker, as `doctor` lists it; "" if it is not known.
+        wait_ends: the time after which the task does not start; None if it may wait for ever.
+        wait_ends_by: ``start_deadline`` or ``expires``, whichever ends its wait; None as above.
     """
 
     task_id: str
@@ -62,6 +66,8 @@ class Parked:
     deliveries: int
     since: datetime | None = None
     broker: str = ""
+    wait_ends: datetime | None = None
+    wait_ends_by: WaitEnd | None = None
 
     def __str__(self) -> str:
         line = (
@@ -154,6 +160,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record = {}
     bucket = Bucket.parse(text(line)) if line and not line.startswith(_APART) else None
     queue = BrokerQueue.parse(str(record.get("queue", "")))
+    by, end = wait_end(record) or (None, None)
     return Parked(
         text(task),
         task_name_in(head),
@@ -164,6 +171,8 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record.get("deliveries", 0),
         came(record.get("ticket")),
         queue.broker,
+        end,
+        by,
     )
 
 

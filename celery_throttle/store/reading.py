@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.task_codes import TaskNames
@@ -16,6 +16,7 @@ __all__ = [
     "NO_NAMES",
     "UNREADABLE",
     "UnreadableReply",
+    "WaitEnd",
     "came",
     "came_from_text",
     "name_of",
@@ -23,10 +24,13 @@ __all__ = [
     "readable",
     "text",
     "ticket_time",
+    "wait_end",
     "when",
 ]
 
 T = TypeVar("T")
+#: What ends the wait of a task: an option of the task, or one of its call.
+WaitEnd = Literal["start_deadline", "expires"]
 
 #: The errors of reading a stored value that another program has written.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -90,6 +94,17 @@ def came(ticket: Any) -> datetime | None:
 def came_from_text(ticket: bytes | str) -> datetime | None:
     """Return the arrival time of a task from the sortable text of its ticket."""
     return came(int(ticket) - _NOUGHT)
+
+
+def wait_end(record: dict[str, Any]) -> tuple[WaitEnd, datetime] | None:
+    """Return what ends the wait of a task first, and the time; None if its record has nothing like that."""
+    deadline = None if "outside" in record else record.get("deadline")  # outside of tasks it is a lease
+    given: tuple[tuple[Any, WaitEnd], ...] = ((deadline, "start_deadline"), (record.get("expires"), "expires"))
+    ends = [each for each in given if isinstance(each[0], (int, float))]
+    if not ends:
+        return None
+    end, name = min(ends)
+    return name, when(end)
 
 
 def name_of(record: Any, names: TaskNames) -> str | None:

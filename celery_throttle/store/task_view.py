@@ -12,13 +12,14 @@ from celery_throttle.store.identity_locks import lock_from
 from celery_throttle.store.limit_status import LimitStatus, statuses_from
 from celery_throttle.store.needs import Need, needs_from
 from celery_throttle.store.parcel import read_head
-from celery_throttle.store.reading import NO_NAMES, name_of, text, when
+from celery_throttle.store.reading import NO_NAMES, name_of, text, wait_end, when
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
     from celery_throttle.core.task_codes import TaskNames
+    from celery_throttle.store.reading import WaitEnd
 
 __all__ = ["Ahead", "TaskView", "read_task_view"]
 
@@ -46,8 +47,8 @@ class TaskView:
         broker: the code of the queue's broker.
         service: the description of that broker if it is not the app's own; else "".
         again: the time before which the task does not begin again, None if there is none.
-        expires: the time until which the task may wait.
-        expires_now: whether the task did not start in time, or was dropped, and a worker has to report that.
+        wait_ends: what ends the wait of the task first, and the time; None if nothing does.
+        expires_now: whether its wait has ended, or the task was dropped, and a worker has to report that.
         dropped: the operator that dropped the task, "" if the task was not dropped.
         dropped_at: the time when the task was dropped.
         lent: whether the message is on the way to its queue.
@@ -70,7 +71,7 @@ class TaskView:
     deliveries: int
     nonce: str
     lease_left: float
-    expires: datetime | None
+    wait_ends: tuple[WaitEnd, datetime] | None
     expires_now: bool
     dropped: str
     lent: bool
@@ -97,7 +98,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
     """Read the reply of explain.lua; ``names``: of the app's tasks, for a task whose message is gone."""
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
-    plan, deadline = record.get("lock"), record.get("deadline")
+    plan = record.get("lock")
     runs = not record.keys() & {"expired", "lent", "again"} and (not plan or plan["verdict"] == "run")
     queue, about = BrokerQueue.parse(record.get("queue", "")), read_head(head)
     return TaskView(
@@ -111,7 +112,7 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         deliveries=record.get("deliveries", 0),
         nonce=record.get("nonce", ""),
         lease_left=(lease_end - now) / 1000,
-        expires=when(deadline) if deadline else None,
+        wait_ends=wait_end(record),
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),

@@ -190,8 +190,9 @@ class ThrottleTest(Assertions):
     def advance(self, by: float | timedelta) -> None:
         """Move the store's time forward: rates, holds, pauses, deadlines, remembered outcomes, leases of lost workers.
 
-        The leases of workers that live move along. The real clock keeps: Celery's ``countdown``, ``eta``, ``expires``
-        and time limits, history and results, which expire at the server, and ``celery_throttle.primitives``.
+        The leases of workers that live move along, and ``expires`` of a parked task counts by this time. The real clock
+        keeps: Celery's ``countdown``, ``eta``, ``expires`` of other tasks and time limits, history and results, which
+        expire at the server, and ``celery_throttle.primitives``.
 
         Args:
             by: seconds or a timedelta.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.facts import Result
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.parcel import pack
-from celery_throttle.worker.celery_side.parsing import expiring
+from celery_throttle.worker.celery_side.failing import end_unstarted
 from celery_throttle.worker.runs import UNDECIDED, Run, State
 
 if TYPE_CHECKING:
@@ -118,7 +118,11 @@ class Admission:
     def _go_in(self, run: Run) -> None:
         if not run.guarded:
             self._running.execute(run)
-        elif not run.request.revoked():
+        elif run.request.revoked():
+            return
+        elif run.late:
+            end_unstarted(run.request)
+        else:
             self._admit(run)
 
     def _admit(self, run: Run) -> None:
@@ -158,9 +162,6 @@ class Admission:
             # No worker could run this task later, so it must not wait for ever.
             self._backend.fail(run, UnusableMessage(f"Task {run.request.name}: {error}"))
             return
-        if self._tasks.is_paced(run):
-            # Otherwise an expired task would use up a start of the rate when its turn comes.
-            run.needs = expiring(run.needs, run.request)
         self._held.hold(run, State.PARKING)
         run.asks = False
         self._groups[run.group].outbox.arrived.append(run)

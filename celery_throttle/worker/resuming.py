@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery.exceptions import NotRegistered
 from celery.worker import state
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
-from celery_throttle.core.wording import one_line
 from celery_throttle.worker.celery_side.duplicates import end_duplicate
-from celery_throttle.worker.celery_side.failing import may_pass
+from celery_throttle.worker.celery_side.failing import end_unstarted, may_pass
 from celery_throttle.worker.celery_side.parsing import content_of_parked
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 from celery_throttle.worker.reported.signals_and_events import report_resumed
@@ -78,7 +77,7 @@ class Resuming:
         self._avoided.reset(run.queue)
         request = run.request
         if grant.expired:
-            self._report(run, lambda: _announce_revoked_or_expired(request, grant.dropped))
+            self._report(run, lambda: end_unstarted(request, grant.dropped))
             return None
         if lock and not lock.starts:
             if self._report(run, lambda: end_duplicate(request, lock)) and lock.verdict != "done":
@@ -213,10 +212,3 @@ class Resuming:
         run = permit.run if permit is not None else None
         if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
             self._running.report_begun(run)
-
-
-def _announce_revoked_or_expired(request: Any, dropped: str) -> None:
-    """Report that a task was dropped for this reason, or has expired in line as it would have at the broker."""
-    dropped = one_line(dropped)
-    logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
-    request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001

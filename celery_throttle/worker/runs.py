@@ -65,6 +65,7 @@ class Content(NamedTuple):
         had_eta: whether it has an ETA, for which it was in this worker.
         rounds: how often it has gone back in line.
         publication: names the message among those of its task id, and is the same for a retry; "" if unknown.
+        expires_ms: when it expires, in milliseconds since it came here; None if it does not.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Content(NamedTuple):
     had_eta: bool = False
     rounds: int = 0
     publication: str = ""
+    expires_ms: int | None = None
 
 
 class Permit:
@@ -228,6 +230,11 @@ class Run:
         return bool(self.needs.text) or bool(self.lock)
 
     @property
+    def late(self) -> bool:
+        """Whether it has waited here for longer than its ``start_deadline``."""
+        return self.needs.wait_ms is not None and (monotonic() - self.came) * 1000 > self.needs.wait_ms
+
+    @property
     def arrival(self) -> Arrival:
         """The run as a row for the store."""
         return Arrival(
@@ -244,6 +251,7 @@ class Run:
             code=self.code,
             pause=self.pause,
             publication=self.content.publication,
+            expires_ms=self.content.expires_ms,
         )
 
     def arrived_at(self, now: float) -> Arrival:

@@ -104,6 +104,20 @@ def test_show_lists_holders_and_parked_tasks(
     assert ("three" in out, "four" in out) == (True, False)
 
 
+def test_show_names_what_ends_the_wait_of_a_parked_task(run: Run, worker: TermsCaller) -> None:
+    for task in ("one", "two"):
+        worker.arrive(task, ONE)
+    waits = {"a": (60_000, 90_000), "b": (90_000, 60_000), "c": (None, None)}
+    for task, (wait_ms, expires_ms) in waits.items():
+        worker.put(task, ONE, wait_ms=wait_ms, expires_ms=expires_ms)
+    ends = {"a": "start_deadline", "b": "expires", "c": None}
+    found = {each["task_id"]: each for each in run("show", "api", "--json").json["parked"]}
+    assert {task: each["wait_ends_by"] for task, each in found.items()} == ends
+    header, *rows = run("show", "api").out.strip("\n").split("\n\n")[2].split("\n")
+    assert "WAITS UNTIL" in header
+    assert [re.findall(r"UTC \((\w+)\)", row) for row in rows] == [["start_deadline"], ["expires"], []]
+
+
 def test_show_names_the_task_of_a_holder(run: Run, worker: TermsCaller) -> None:
     """Two may share a limit; tasks that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):

@@ -12,10 +12,13 @@ from tests.support.remote import throttle_in
 from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Worker, Workers
 
+#: The settings of a release in which this task is no singleton.
+NO_SINGLETON = {"task_annotations": {f"{ONCE}.hold_remembered": {"singleton": False, "remember": None}}}
 
-def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> tuple[Worker, Any, Any]:
+
+def started(workers: Workers, journal: Journal, task: str, label: str = "a", **conf: Any) -> tuple[Worker, Any, Any]:
     """Start a worker of one process and have it run this task: the worker, the app, the result."""
-    worker = workers.start(ONCE, concurrency=1, conf=DIES)
+    worker = workers.start(ONCE, concurrency=1, conf=DIES | conf)
     app = workers.app(ONCE)
     return worker, app, journal.wait_begun(getattr(app, task).delay(label))
 
@@ -50,6 +53,22 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
     until(lambda: not unacknowledged(workers) and app.hold_remembered.locked_by("a").state == "done")
     other = app.app.send_task(app.hold_remembered.name, args=["a"])
     assert other.get(timeout=HANGS_AFTER) == "a"
+    assert len(journal.runs()) == 1
+
+
+def test_killed_after_the_body_of_a_message_with_a_lock(workers: Workers, journal: Journal) -> None:
+    """The success is remembered as the message asks, also by workers whose release has no singleton of that name."""
+    lost, app, first = started(workers, journal, "hold_remembered", **NO_SINGLETON)
+    lost.freeze()
+    journal.let_go("a")
+    assert first.get(timeout=HANGS_AFTER) == "a"
+    until(lambda: app.hold_remembered.locked_by("a").state == "done")
+    assert len(unacknowledged(workers)) == 1
+    lost.kill()
+    redeliver(workers)
+    workers.start(ONCE, concurrency=1, conf=NO_SINGLETON)
+    until(lambda: not unacknowledged(workers))
+    assert app.hold_remembered.delay("a").id == first.id
     assert len(journal.runs()) == 1
 
 

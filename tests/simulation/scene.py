@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from celery_throttle.tasks.ours import CONCLUDE
 
 __all__ = [
     "CONCLUDE",
+    "EXPIRES_MS",
     "KEPT",
     "LEASE",
     "PREFIX",
@@ -30,6 +32,8 @@ __all__ = [
 ]
 
 LEASE = 3.0
+#: How long after it came to a worker a message of this world expires, and its time for Celery, which never comes.
+EXPIRES_MS, _EXPIRES = 1500, datetime(2100, 1, 1, tzinfo=timezone.utc)
 #: In the environment: the broker keeps parked messages until a replica has them.
 KEPT = "SIMULATION_KEPT"
 PREFIX = "sim"
@@ -70,7 +74,10 @@ class App(Celery):
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
         task_id = options.get("task_id") or self.ids()
-        message = self.amqp.as_task_v2(task_id, name, args, kwargs, retries=options.get("retries") or 0)
+        expires = self.tasks[name].expires
+        message = self.amqp.as_task_v2(
+            task_id, name, args, kwargs, retries=options.get("retries") or 0, expires=expires
+        )
         headers = message.headers | (options.get("headers") or {})
         self.send(headers, json.dumps(message.body), options["queue"])
         return options["result_cls"](task_id)
@@ -188,7 +195,9 @@ def make_scene(rng: Random, *, fails: bool = False) -> Scene:
     scene.add(Kind("crawl", (shared, pages, mail), late=True, ordered=False))
     scene.add(Kind("turns", (turns,), late=True, ordered=False))
     # A message that is given up leaves the order to later ones.
-    scene.add(Kind("soon", (Limit("soon", 1),), ordered=False), start_deadline=1.5)
+    soon = Limit("soon", 1)
+    scene.add(Kind("soon", (soon,), ordered=False), start_deadline=1.5)
+    scene.add(Kind("expires", (soon,), late=True, ordered=False), expires=_EXPIRES)
     scene.add(Kind("crowd", (crowd,), late=True, ordered=False))
     scene.add(Kind("sited", (sited,), ordered=False))
     scene.add(Kind("beside", (sited, shared), late=True, ordered=False))

@@ -33,7 +33,7 @@ from celery_throttle.store.parcel import unpack
 from celery_throttle.store.scripts import Call, pack
 from celery_throttle.tasks import publish
 from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
-from celery_throttle.worker.celery_side import remember, tasks
+from celery_throttle.worker.celery_side import parsing, remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox
@@ -42,7 +42,7 @@ from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
 from tests.simulation.network import AskingClient, Network, Pipe
 from tests.simulation.pool import Job, Pool
-from tests.simulation.scene import LEASE, ResultsAway
+from tests.simulation.scene import EXPIRES_MS, LEASE, ResultsAway
 
 __all__ = [
     "FRESH",
@@ -169,6 +169,8 @@ def install() -> None:
     for module in (gate, resuming):
         vars(module)["Permit"] = _Permit
     vars(admission)["_FRESH"] = FRESH
+    # The time in a message is one of Celery's clock, which is that of the machine.
+    vars(parsing)["_expires_ms"] = lambda request: EXPIRES_MS if request.expires else None
     vars(wiring).update(here)
     vars(groups)["connection_factory"] = lambda url, keys: partial(Pipe, HERE.network, HERE.worker)
     vars(groups)["make_client"] = lambda url, keys: AskingClient(HERE.network, HERE.worker)

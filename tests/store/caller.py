@@ -214,6 +214,7 @@ class Caller:
         age: float = 0.0,
         unacked: bool = False,
         publication: str = "",
+        expires_ms: int | None = None,
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
@@ -222,10 +223,8 @@ class Caller:
         where = queue or self.queues[0]
         nonce = self.nonce()
         self.parcels[task] = Delivery(task, attempt, nonce, publication)
-        return Arrival(
-            *(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked),
-            publication=publication,
-        )
+        arrival = Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+        return arrival._replace(publication=publication, expires_ms=expires_ms)
 
     def _bound(self, what: What) -> Needs:
         needs = needs_of(what)

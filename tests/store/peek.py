@@ -270,7 +270,11 @@ def check(store: Snapshot) -> None:
     assert {bucket: int(count) for bucket, count in store.hashes["waiting"].items()} == waiting
     assert {field: int(count) for field, count in store.hashes["sums"].items()} == _sums(store.used, waiting)
     assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
-    hurried = {task for task, record in store.parked.items() if record.raw.keys() & {"deadline", "again"}}
+    hurried = {
+        task
+        for task, record in store.parked.items()
+        if record.raw.keys() & {"deadline", "expires", "again"} and not record.raw.get("expired")
+    }
     assert hurried == store.due("task").keys()
     assert store.parked.keys() <= store.messages.keys() <= store.records.keys() | store.hashes["aside"].keys()
     assert store.seconds.keys() == store.second_messages.keys()

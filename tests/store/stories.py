@@ -80,7 +80,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     **{each: (each, True) for each in ("awaited", "before", "noted", "elsewhere", "unacked", "outside")},
 }
 NUMBERS = {
-    **dict.fromkeys(("slots", "attempt", "wait_ms", "cost", "unread"), int),
+    **dict.fromkeys(("slots", "attempt", "wait_ms", "expires_ms", "cost", "unread"), int),
     **dict.fromkeys(("deadline", "pause", "age", "remember", "lock_ttl", "least", "clock"), float),
 }
 #: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.

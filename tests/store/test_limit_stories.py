@@ -122,6 +122,18 @@ one that is returned unstarted may wait for no longer:
     wait 0; park g deadline=100; wait 60; look = g; end g return; due task = g; wait 41; look = g expired
 one that began in time and comes again has no deadline any more:
     park g deadline=600 slots=1 = g; end g again; come_due task; look slots=0; due task = -
+a deadline counts from when the task came to its worker:
+    wait 0; take g1; park g2 deadline=3 age=5; park g3 deadline=9 age=5; look = g2 expired; wait 4.1; look = g3 expired
+another delivery of a parked task does not begin its deadline anew:
+    wait 0; take g; park t deadline=100; wait 60; peer: park t deadline=100; wait 41; look = t expired
+one that has expired leaves its line before its turn, and does not count as parked:
+    wait 0; take g1 on=gpu:1<1; park g2 on=gpu:1<1 expires_ms=500; park g3 on=gpu:1<1 = crowded; wait 0.6
+    look slots=0; park g3 on=gpu:1<1; lines = gpu g3; look = g2 expired; used = gpu 1; due task = -
+a message expires after its task has begun, too, when that comes again:
+    wait 0; park g deadline=50 expires_ms=100000 slots=1 = g; wait 60; end g again; due task = g; wait 30
+    look slots=0; due task = g; wait 11; look = g expired
+a message may expire during a pause:
+    wait 0; park g expires_ms=500 slots=1 = g; end g again; wait 0.6; look = g expired; due task = -; wait 1; look = -
 no more are parked than may wait:
     arrive g1 g2 g3 on=gpu:1<2 = g1; park g4 on=gpu:1<2 = crowded; lines = gpu g2 g3
 a repeated call has the same refusals:
@@ -427,9 +439,14 @@ a lost lease and a deadline are why:
     park t on=api:1 deadline=60 slots=1; expire t; look slots=0
     why t = It has begun once without an outcome. It goes back in line after a pause...
     come_due task t; look slots=0; why t 2 = It was started once before...
-    arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -; why late 3 = It expires at TIME...
+    arrive first on=api:1 deadline=60; arrive late on=api:1 deadline=60 = -
+    why late 3 = Its start_deadline is over at...
     come_due task late; look slots=0; state late = ended without running
-    why late = It waited for longer than its start_deadline: it ends as expired.
+    why late = Its start_deadline was over at...
+whichever comes first ends a wait, and is named:
+    take t on=api:1; park a on=api:1 deadline=60 expires_ms=30000; why a 2 = Its expires is over at...
+    park b on=api:1 deadline=30 expires_ms=60000; why b 3 = Its start_deadline is over at...
+    wait 31; look slots=0; why a = Its expires was over at...; why b = Its start_deadline was over at...
 a store that lost its data is why:
     take t; flush; rejoin; park t2; why t2 = The store lost its data: nothing starts for another...
 a permit outside of tasks is taken by its process:

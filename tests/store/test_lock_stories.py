@@ -126,6 +126,8 @@ until started, a task that is revoked elsewhere keeps no lock [retry | again | r
 one that may not wait any longer has no lock, also while no worker has a slot to end it:
     take other@other on=gpu; park t1 on=gpu wait_ms=600000; lock = t1 queued; come_due task t1; look slots=0; lock = -
     look = t1 expired; lock = -; renew t1; lock = -
+one that waits for the lock of another may expire, too [return_existing | keep_last]:
+    take t1 *; park t2 * expires_ms=600000; come_due task t2; look slots=0; look = t2 expired; lock = t1 running
 a success is remembered for others and for another delivery:
     take t1 remember=60; end t1; lock = t1 done; claim t2 remember=60 = taken t1
     arrive t2 remember=60 slots=1 = t2 conclude t1; arrive t1 remember=60 slots=2 = t1 done t1

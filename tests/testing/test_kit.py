@@ -275,13 +275,16 @@ def test_time_moves_rates_deadlines_and_remembered_outcomes(kit: ThrottleTest, t
     with kit.hold("crawls"):
         late = tasks["crawl"].delay("t1")
         kit.assert_parked(late)
+        expires = tasks["crawl"].apply_async(["t2"], expires=50)
+        kit.assert_parked(expires)
         kit.control.limit("api").pause(until=600)
         render = tasks["render"].delay(1)
         kit.advance(timedelta(seconds=31))
         kit.assert_parked(late)
         kit.assert_ran(tasks["sync"], times=2)
         kit.advance(30)
-        kit.assert_dropped(late, "expired")
+        for each in (late, expires):
+            kit.assert_dropped(each, "expired")
         kit.assert_not_started(second)
         kit.assert_not_started(render)
         kit.assert_duplicate(tasks["remind"].delay(7), of=remembered)

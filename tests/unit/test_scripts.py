@@ -142,7 +142,7 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
         arrived=[
             one,
             one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True, age=0.25),
-            one._replace(message=b"m", pause=(1.5, "1:gpu")),
+            one._replace(message=b"m", pause=(1.5, "1:gpu"), expires_ms=9),
             one._replace(task='t"2', attempt=1, lock='{"how":1}', code="c", unacked=True, turn=("gpu", "k", 5)),
         ],
         changed=[
@@ -164,7 +164,7 @@ def test_rows_of_a_worker_are_one_object(store: Store) -> None:
         "arrived": [
             asks,
             {**asks, "message": 1, "age_ms": 250.0, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True},
-            {**asks, "message": 1, "age_ms": 0.0, "pause_ms": 1500, "about": "1:gpu"},
+            {**asks, "message": 1, "age_ms": 0.0, "pause_ms": 1500, "about": "1:gpu", "expires_ms": 9},
             {**asks, "task": 't"2', "attempt": 1, "lock": {"how": 1}, "code": "c", "unacked": True},
         ],
         "changed": [

@@ -74,6 +74,29 @@ def test_permit_outside_of_tasks_has_no_arguments(page: Site, app: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("waits", "shown"),
+    [
+        ({"wait_ms": 60_000, "expires_ms": 90_000}, "start_deadline"),
+        ({"wait_ms": 60_000, "expires_ms": 30_000}, "expires"),
+        ({}, None),
+    ],
+)
+def test_end_of_a_wait_is_named_on_the_page_and_in_json(
+    page: Site, app: Any, worker: TermsCaller, waits: dict[str, int], shown: str | None
+) -> None:
+    worker.arrive("one", ONE)
+    worker.arrive("two", ONE)
+    worker.put("t", ONE, message=message(), **waits)
+    found = page.get("api/task?id=t").json()
+    assert found["wait_ends_by"] == shown == ThrottleControl(app).explain("t").wait_ends_by
+    assert (found["wait_ends"] is not None) is (shown is not None)
+    names = re.findall(r"(start_deadline|expires) [-\d]+ [:\d]+ UTC", text(page.get("task?id=t")))
+    assert names == ([shown] if shown else [])
+    names = re.findall(r"(start_deadline|expires) [-\d]+ [:\d]+ UTC", text(page.get("limit?name=api")))
+    assert names == ([shown] if shown else [])
+
+
+@pytest.mark.parametrize(
     ("eta", "shown"),
     [
         pytest.param("2026-11-22T12:00:05", [SHOWN_ETA], id="without a zone it is in UTC, as Celery takes it"),

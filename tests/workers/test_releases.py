@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import group
+from celery.signals import before_task_publish
 
 from celery_throttle import ThrottleControl
 from tests.support.journal import Journal
@@ -82,6 +84,38 @@ def test_worker_of_another_release_frees_the_lock_of_a_message(workers: Workers,
         first.get(timeout=QUICKLY, propagate=False)
         until(lambda task=task: task.locked_by("a") is None)  # type: ignore[misc]
         assert task.delay("a").id != first.id
+    state.wait_empty()
+
+
+#: How the headers of a message can be wrong, so that Celery runs no task of it.
+BROKEN: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "unknown task": lambda headers: headers.update(task=f"{RELEASES}.gone"),
+    "no task": lambda headers: headers.pop("task"),
+    "malformed eta": lambda headers: headers.update(eta="soon"),
+    "malformed expires": lambda headers: headers.update(expires="soon"),
+}
+
+
+@pytest.mark.parametrize("env", [{}, {"RELEASE": "plain"}], ids=["gate", "nothing throttled"])
+def test_message_that_celery_does_not_take_frees_its_lock(workers: Workers, state: State, env: dict[str, str]) -> None:
+    """Whether it rejects the message as malformed, or does not know its task."""
+    app = workers.app(RELEASES)
+    first: dict[str, str] = {}
+    for how, spoil in BROKEN.items():
+
+        def on_publish(headers: dict[str, Any], spoil: Any = spoil, **_: Any) -> None:
+            spoil(headers)
+
+        before_task_publish.connect(on_publish)
+        first[how] = app.pay.delay(how).id
+        before_task_publish.disconnect(on_publish)
+        assert app.pay.delay(how).id == first[how]
+    workers.start(RELEASES, pool="threads", env=env)
+    until(lambda: not state.throttle.locks(), describe=lambda: [str(each) for each in state.throttle.locks()])
+    for how in BROKEN:
+        again = app.pay.delay(how)
+        assert again.id != first[how]
+        assert again.get(timeout=QUICKLY) == how
     state.wait_empty()
 
 

@@ -50,6 +50,7 @@ _PARKED = (
     Column("LINE", lambda row: "" if row.limit is None else Bucket(row.limit, row.key)),
     Column("SINCE", lambda row: when(row.since)),
     Column("QUEUE", lambda row: row.queue),
+    Column("WAITS UNTIL", lambda row: f"{when(row.wait_ends)} ({row.wait_ends_by})" if row.wait_ends else ""),
     Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
 )
 _CHANGES = (

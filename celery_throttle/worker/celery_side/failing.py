@@ -13,12 +13,13 @@ from celery.exceptions import BackendError, InvalidTaskError
 from celery.worker import state
 from kombu.exceptions import OperationalError, SerializationError
 
+from celery_throttle.core.wording import one_line
 from celery_throttle.worker.celery_side.sentry import task_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["fail", "fail_or_reject", "may_pass"]
+__all__ = ["end_unstarted", "fail", "fail_or_reject", "may_pass"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,13 @@ def _fail_without_links(request: Any, error: Exception) -> None:
         if may_pass(why):
             raise
         logger.debug("Task %r[%r] has no result: %r", request.name, request.id, why)
+
+
+def end_unstarted(request: Any, dropped: str = "") -> None:
+    """End a request that waited for too long, as Celery ends one that has expired; or one that an operator dropped."""
+    dropped = one_line(dropped)
+    logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
+    request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001
 
 
 def fail(request: Any, error: Exception) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.sites import Sites
     from celery_throttle.store.exchange_reply import Grant
 
-__all__ = ["content_of", "content_of_parked", "expiring", "needs_of"]
+__all__ = ["content_of", "content_of_parked", "needs_of"]
 
 #: The time limits of most messages.
 _NO_LIMITS = ((None, None), [None, None])
@@ -78,6 +78,7 @@ def content_of(request: Any, policy: Policy | None, plan: LockPlan | None, sites
         had_eta=bool(headers.get("eta")),
         rounds=rounds_of(header) if header else 0,
         publication=publication,
+        expires_ms=_expires_ms(request),
     )
 
 
@@ -98,6 +99,7 @@ def content_of_parked(request: Any, grant: Grant) -> Content:
         redelivered=bool(request.delivery_info.get("redelivered")),
         rounds=rounds_of(header_of(request)),
         publication=grant.publication,
+        expires_ms=_expires_ms(request),
     )
 
 
@@ -145,9 +147,10 @@ def needs_of(
     return policy.needs(values) if values else policy.same
 
 
-def expiring(needs: Needs, request: Any) -> Needs:
-    """Return the needs of a request, with its expiry as the end of its wait in line, if the request expires."""
-    if not request.expires:
-        return needs
-    now = datetime.now(timezone.utc if request.expires.tzinfo else None)
-    return needs.within(max(round((request.expires - now).total_seconds() * 1000), 1))
+def _expires_ms(request: Any) -> int | None:
+    """Return the milliseconds until a message expires; None if it does not."""
+    expires: datetime | None = request.expires
+    if not expires:
+        return None
+    now = datetime.now(timezone.utc if expires.tzinfo else None)
+    return round((expires - now).total_seconds() * 1000)

@@ -110,11 +110,6 @@ class Tasks:
         """Return whether a request may have an identity lock."""
         return request.task.name in self._dedups
 
-    def is_paced(self, run: Run) -> bool:
-        """Return whether one of the run's limits has a rate."""
-        policy = self._policies.get(run.request.task.name)
-        return policy is not None and policy.paced
-
     def is_plain(self, run: Run) -> bool:
         """Return whether a permit may pass to or from the run before the store has the new holder.
 

@@ -18,7 +18,9 @@
 --             code, publication   see shared/records.lua
 --             unacked   true, if the broker keeps the message until a row `acked`
 --             message   1, if the task is to be parked; else the task asks to start
---             age_ms, wait_ms   of a task to park: how long ago it came, how long it may wait
+--             age_ms    of a task to park, or that goes back: how long ago it came
+--             wait_ms, expires_ms   the same: how long after that it may wait for its permits, and until its
+--                       message expires
 --             turn      the same, see shared/fair_queueing.lua
 --             outside   the same: a holder outside of tasks
 --             pause_ms, about   the task has begun and goes back; an outside service may have asked to slow

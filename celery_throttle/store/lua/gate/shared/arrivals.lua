@@ -28,12 +28,19 @@ local function meet_record(task, arrival)
   return false
 end
 
+-- Return the end of a time that counts from when the task came to its worker (ms).
+local function end_after(arrival, ms)
+  return math.floor(NOW - (arrival.age_ms or 0) + ms)
+end
+
 local function delivery_of(arrival)
   if arrival.lock then arrival.lock.verdict = arrival.lock.verdict or 'run' end
   return {
     v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
     attempt = arrival.attempt > 0 and arrival.attempt or nil, code = arrival.code,
     publication = arrival.publication,
+    deadline = arrival.wait_ms and end_after(arrival, arrival.wait_ms),
+    expires = arrival.expires_ms and end_after(arrival, arrival.expires_ms),
   }
 end
 

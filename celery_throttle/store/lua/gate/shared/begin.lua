@@ -15,7 +15,7 @@
 -- KEYS[12] due        ZSET  work that time alone brings about -> when (ms):
 --                           'bucket:' and a bucket: look at the bucket again
 --                           'lane:' and a lane that was passed over: its turn comes again
---                           'task:' and a task: its deadline, or the end of its pause before it begins again
+--                           'task:' and a task: when its wait ends, or its pause before it begins again
 --                           'lock:' and the name of lanes that wait for a lock: go on with their tasks
 --                           'limit:' and a bucket of a limit: look at the buckets of the limit after it
 -- KEYS[13] locks      HASH  identity -> identity lock (see locks.lua)

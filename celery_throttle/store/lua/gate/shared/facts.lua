@@ -29,7 +29,7 @@ local function comes_back(task, record, message)
 end
 
 local function line_up_again(task, record, began, message)
-  if began then record.deadline = nil end -- the task started in time
+  if began and not record.expired then record.deadline = nil end -- the task started in time
   if message == 'tail' then
     record.ticket, record.place = next_ticket(), nil
     if record.turn then record.place = take_turn(record.turn, record.ticket) end

@@ -53,7 +53,7 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
--- The time of a parked task is over: only a record remains, with which a worker reports that. A holder
+-- The wait of a parked task has ended: only a record remains, with which a worker reports that. A holder
 -- outside of tasks leaves nothing.
 local function expire_parked(task, record)
   leave_line(task, record)
@@ -61,6 +61,6 @@ local function expire_parked(task, record)
     return forget_task(task)
   end
   if record.lock then give_up_lock(record.lock.identity, task) end
-  record.expired, record.deadline, record.lock = true, nil, nil
+  record.expired, record.again, record.lock = true, nil, nil
   enqueue(task, record)
 end

@@ -9,11 +9,22 @@ local function count_waiting(record, by)
   end
 end
 
+-- Return when the wait of a task ends (ms), after which it does not start.
+local function wait_ends(record)
+  return math.min(record.deadline or math.huge, record.expires or math.huge)
+end
+
+-- Return when a parked task is looked at (ms), as its pause or its wait ends; nil if it has no such time.
+local function due_of(record)
+  local due = record.expired and math.huge or math.min(record.again or math.huge, wait_ends(record))
+  return due < math.huge and due or nil
+end
+
 -- Put a task in line. If the task is the first of its lane now, the lane is listed again.
 local function enqueue(task, record)
   record.nonce, record.since, record.lent = nil, nil, nil
   if string.find(record.needs, '\29', 1, true) then record.needs = unbound(record.needs) end
-  local due = record.again or record.deadline
+  local due = (record.again or record.deadline or record.expires) and due_of(record)
   if due then redis.call('ZADD', DUE, due, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)
@@ -36,7 +47,7 @@ local function leave_line(task, record)
   if first and first.member == member then state.firsts[lane] = nil end
   count_waiting(record, -1)
   if record.moves then drop_bar(task, record) end
-  if record.again or record.deadline then redis.call('ZREM', DUE, 'task:' .. task) end
+  if record.again or record.deadline or record.expires then redis.call('ZREM', DUE, 'task:' .. task) end
   if not waits_apart(lane) and first and first.member == member then list_lane(lane) end
 end
 

@@ -31,7 +31,6 @@ local function parked_record(arrival, earlier)
       record.place = earlier and earlier.place or take_turn(arrival.turn, record.ticket)
     end
   end
-  if arrival.wait_ms then record.deadline = NOW + arrival.wait_ms end
   return record
 end
 
@@ -89,6 +88,7 @@ local function send_back(task, arrival, pause_ms, about)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
     record.queue = arrival.queue
+    record.expires = arrival.expires_ms and end_after(arrival, arrival.expires_ms)
     await_copy(record, arrival)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')

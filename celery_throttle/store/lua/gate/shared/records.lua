@@ -18,8 +18,9 @@
 -- and, where they apply:
 --   place       its place in the line of a limit whose tasks take turns
 --   turn        { bucket, key, step }, see fair_queueing.lua
---   deadline    until when the task may wait (ms)
---   expired     the task has waited for too long, and a worker only has to report that
+--   deadline    until when the task may wait for its permits (ms), by its start_deadline
+--   expires     until when the task may start (ms), by its message
+--   expired     one of both is over, and a worker only has to report that
 --   dropped     an operator dropped the task: the reason and the author, as text; expired is set too
 --   dropped_at  when (ms)
 --   over        another delivery of the task has succeeded, see over.lua

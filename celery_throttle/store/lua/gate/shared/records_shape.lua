@@ -30,9 +30,10 @@ local function wrong_in_delivery(record)
   if type(record.ticket) ~= 'number' then return 'ticket' end
   if nonce ~= nil and type(nonce) ~= 'string' then return 'nonce' end
   if since ~= nil and type(since) ~= 'number' then return 'since' end
-  local place, deadline, code = record.place, record.deadline, record.code
+  local place, deadline, expires, code = record.place, record.deadline, record.expires, record.code
   if place ~= nil and type(place) ~= 'number' then return 'place' end
   if deadline ~= nil and type(deadline) ~= 'number' then return 'deadline' end
+  if expires ~= nil and type(expires) ~= 'number' then return 'expires' end
   if code ~= nil and type(code) ~= 'string' then return 'code' end
   local lock, out, turn = record.lock, record.out, record.turn
   if lock ~= nil and wrong_by_shape(lock, 'plan') then return 'lock' end

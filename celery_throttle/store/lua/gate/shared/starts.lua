@@ -51,7 +51,8 @@ local function start_first(lane)
     list_lane(lane)
     return
   end
-  if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
+  local ends = (record.deadline or record.expires) and not record.expired and wait_ends(record)
+  if ends and ends <= NOW then return expire_parked(first.task, record) end
   if entry.passed then take_back(lane, entry) end
   local needs = state.sites and bound(takes(record)) or takes(record)
   local blocker, wait_ms = blocked_by(needs_of(needs), first.task, record)

@@ -57,12 +57,12 @@ local function reap_all(leases)
   if next(state.unsettled) then settle() end
 end
 
--- The deadline of a parked task has passed, or its pause is over.
+-- The wait of a parked task has ended, or its pause is over.
 local function time_came(task)
   local record = load_record(task)
   if not record then return drop_paused_strays() end
-  if record.nonce then return end
-  if not record.again then return expire_parked(task, record) end
+  if record.nonce or record.expired then return end
+  if not record.again or wait_ends(record) <= NOW then return expire_parked(task, record) end
   leave_line(task, record)
   record.again = nil
   enqueue(task, record)
