@@ -291,15 +291,10 @@ class Gate:
         self._notices.parked(run, calls)
         report_parked(run)
 
-    def has_run(self, run: Run) -> None:
+    def is_copy(self, run: Run, *, has_run: bool) -> None:
         """See `Decisions`."""
-        self._notices.dropped(run.request, "that has run")
-        self._acknowledging.has_run(run)
-
-    def is_copy(self, run: Run) -> None:
-        """See `Decisions`."""
-        self._notices.dropped(run.request, "that is parked")
-        self._acknowledging.parked(run)
+        self._notices.dropped(run.request, has_run=has_run)
+        (self._acknowledging.has_run if has_run else self._acknowledging.parked)(run)
 
     def saved(self, run: Run) -> None:
         """See `Decisions`."""

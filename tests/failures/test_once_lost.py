@@ -13,7 +13,7 @@ from tests.support.waiting import HANGS_AFTER, until
 from tests.support.workers import Worker, Workers
 
 #: The settings of a release in which this task is no singleton.
-NO_SINGLETON = {"task_annotations": {f"{ONCE}.hold_remembered": {"singleton": False, "remember": None}}}
+NO_SINGLETON: dict[str, Any] = {"task_annotations": {f"{ONCE}.hold_remembered": {"singleton": False, "remember": None}}}
 
 
 def started(workers: Workers, journal: Journal, task: str, label: str = "a", **conf: Any) -> tuple[Worker, Any, Any]:

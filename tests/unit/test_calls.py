@@ -190,7 +190,7 @@ def test_error_about_one_row_leaves_the_others() -> None:
         done.append(row)
         raise ValueError(row)
 
-    takers = ("refused", "parked", "has_run", "is_copy", "not_parked", "sent_back", "granted", "resumed", "withdrawn")
+    takers = ("refused", "parked", "is_copy", "not_parked", "sent_back", "granted", "resumed", "withdrawn")
     ended: list[Any] = []
 
     def end(row: Any, *_: object) -> None:

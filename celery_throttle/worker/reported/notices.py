@@ -87,10 +87,11 @@ class Notices:
             self._put_off.count(request, why)
 
     @staticmethod
-    def dropped(request: Any, of: str) -> None:
-        """Log a delivery that does not run, because it is a copy of a message ``of`` which more is known."""
-        about = _about(request, "copy_dropped")
-        logger.info("Task %s[%s] is dropped: a copy of a message %s", request.name, request.id, of, extra=about)
+    def dropped(request: Any, *, has_run: bool) -> None:
+        """Log a delivery that does not run, because it is a copy of a message that has run, or is parked."""
+        text = "Task %s[%s] is dropped: a copy of a message that %s"
+        state = "has run" if has_run else "is parked"
+        logger.info(text, request.name, request.id, state, extra=_about(request, "copy_dropped"))
 
 
 def _log_resumed(request: Any, waited: float, others: int) -> None:

@@ -40,11 +40,8 @@ class Decisions(Protocol):
     def parked(self, run: Run) -> None:
         """Acknowledge the broker's message of a parked run, as soon as the store's copy is safe."""
 
-    def has_run(self, run: Run) -> None:
-        """Acknowledge the broker's message of a task that has run already, by the store's record."""
-
-    def is_copy(self, run: Run) -> None:
-        """Acknowledge the broker's message of a run whose task is in line by another copy of this message."""
+    def is_copy(self, run: Run, *, has_run: bool) -> None:
+        """Acknowledge the broker's message of a run that is a copy: another one has run, or is parked."""
 
     def saved(self, run: Run) -> None:
         """Acknowledge the broker's message of a run whose parked copy is safe, or is needed no more."""
@@ -88,10 +85,10 @@ def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
     handlers: dict[int, Callable[[Run], None]] = {
         Answer.MUST_PARK: gate.refused,
         Answer.PARKED: gate.parked,
-        Answer.HAS_RUN: gate.has_run,
+        Answer.HAS_RUN: partial(gate.is_copy, has_run=True),
         Answer.CROWDED: partial(gate.not_parked, why=State.CROWDED),
         Answer.SENT_BACK: gate.sent_back,
-        Answer.IS_COPY: gate.is_copy,
+        Answer.IS_COPY: partial(gate.is_copy, has_run=False),
         Answer.ID_IN_USE: partial(gate.not_parked, why=State.ID_IN_USE),
     }
     for run, answer in zip(batch.arrived, reply.arrived, strict=True):
