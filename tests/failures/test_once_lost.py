@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from celery_throttle import ThrottleControl
+from celery_throttle.tasks import publish
 from tests.failures.tools import DIES, ONCE, SHORT_LEASE, redeliver, unacknowledged
 from tests.support.journal import Journal
 from tests.support.remote import throttle_in
@@ -120,3 +124,39 @@ def test_frozen_worker(workers: Workers, journal: Journal) -> None:
     journal.let_go("a")
     assert [each.get(timeout=HANGS_AFTER) for each in (first, second)] == ["a", "a"]
     until(lambda: "runs-twice" not in alarms() and throttle.explain(first.id).state == "unknown")
+
+
+@pytest.mark.parametrize("name", ["hold", "hold_late", "hold_raise"])
+def test_call_right_after_the_result_of_the_first_runs(
+    workers: Workers, journal: Journal, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The child has stored the result; its worker stands still, and reports the end of the run a moment later."""
+    worker, app, first = started(workers, journal, name)
+    task = getattr(app, name)
+    worker.freeze()
+    journal.let_all_go()
+    assert first.get(timeout=HANGS_AFTER) == "a"
+    pauses: list[float] = []
+
+    def paused(seconds: float) -> None:
+        pauses.append(seconds)
+        worker.thaw()
+        until(lambda: task.locked_by("a") is None)
+
+    monkeypatch.setattr(publish, "time", SimpleNamespace(sleep=paused))
+    second = task.delay("a")
+    monkeypatch.undo()
+    assert pauses
+    assert second.id != first.id
+    assert second.get(timeout=HANGS_AFTER) == "a"
+    assert len(journal.runs()) == 2
+
+
+def test_call_after_a_remembered_result_is_a_duplicate_at_once(
+    workers: Workers, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, app, first = started(workers, journal, "hold_remembered")
+    journal.let_all_go()
+    assert first.get(timeout=HANGS_AFTER) == "a"
+    monkeypatch.setattr(publish, "_UNTIL_FREE", ["none"])
+    assert app.hold_remembered.delay("a").id == first.id

@@ -179,6 +179,8 @@ def test_task_whose_pool_refuses_it_goes_back_with_its_message_if_the_store_drop
 class Request:
     """One of Celery's with ``acks_late``: it lets go of its message first, and writes its result then."""
 
+    name, id = "t", "1"
+
     def __init__(self, *, away: bool = False, rejects: bool = False) -> None:
         self.away, self.rejects = away, rejects
         self.happened: list[str] = []
