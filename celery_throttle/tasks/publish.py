@@ -108,7 +108,7 @@ def publish(
         answer, other, claim = OURS, "", plan.claim  # the task has begun, and needs no lock any more
     else:
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
-        if answer == TAKEN and not awaited and _has_ended(task, other, dedup):
+        if answer == TAKEN and not awaited:
             answer, other, claim = _claim_when_free(task, client, plan, task_id, options, other, claim)
     first = ""
     if answer in (TAKEN, LOST):
@@ -179,9 +179,9 @@ def _has_ended(task: Any, first: str, dedup: Dedup) -> bool:
 def _claim_when_free(
     task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], first: str, claim: str
 ) -> tuple[int, str, str]:
-    """Claim the lock of a first that has ended, again until its worker has freed the lock, for a moment."""
+    """If the first has ended, claim its lock again until its worker has freed the lock, for a moment."""
     answer, other = TAKEN, first
-    for pause in _UNTIL_FREE:
+    for pause in _UNTIL_FREE if _has_ended(task, first, plan.dedup) else ():
         time.sleep(pause)
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=False)
         if answer != TAKEN or other != first:
