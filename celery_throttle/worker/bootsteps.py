@@ -18,6 +18,7 @@ from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.locks_of_messages import free_locks
+from celery_throttle.worker.celery_side.strategies import check_strategy
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
@@ -47,10 +48,12 @@ def _refuse_unfit_store(settings: Settings) -> None:
         raise ConfigurationError(f"The store {shown(settings.url)} {why}")
 
 
-def _refuse_result_backends(app: Any) -> None:
-    """Stop a worker with a singleton whose duplicates would wait for ever, if it throttles."""
+def _refuse_tasks(app: Any) -> None:
+    """Stop a worker, if it throttles, with tasks that cannot be throttled or whose duplicates would wait for ever."""
     if not settings_of(app).enabled:
         return
+    for name in sorted(policies_of(app).keys() | dedups_of(app).keys()):
+        check_strategy(app.tasks[name])
     for name, dedup in dedups_of(app).items():
         check_result_backend(app.tasks[name], dedup, ignores_result=bool(app.tasks[name].ignore_result))
 
@@ -79,7 +82,7 @@ class WorkerStep(bootsteps.StartStopStep):
     def create(self, worker: Any) -> None:
         """Put the gate between the consumer and the pool."""
         _refuse_unknown_celery(worker)
-        _refuse_result_backends(worker.app)
+        _refuse_tasks(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         outcomes.begin()  # before the pool forks its processes

@@ -80,7 +80,24 @@ class Running:
 
     @property
     def free_slots(self) -> int:
-        """The number of slots that are not taken."""
+        """The number of slots in which a run starts at once; none is taken by the job of others."""
+        return self._unused - self._slots.others.ahead
+
+    @property
+    def room(self) -> int:
+        """The number of runs that the pool can take, with permits or without: they wait there behind jobs of others.
+
+        A full pool of greenlets would have the gate wait.
+        """
+        return self._unused - self._slots.others.blocking
+
+    def free_for(self, run: Run) -> int:
+        """Return the number of slots for a run, which keeps no permit from others if it needs none."""
+        return self.free_slots if run.guarded else self.room
+
+    @property
+    def _unused(self) -> int:
+        """The number of slots that the gate has not taken."""
         taken = len(self.runs) + self._held.asking
         for calls in self._groups.values():
             taken += calls.offered
@@ -97,6 +114,7 @@ class Running:
             lambda result: self._loop.post(self._ended, run, result),
             lambda error: self._loop.post(self._limited, run, error),
         )
+        self._slots.others.served()
         try:
             run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
         except TaskRevokedError:

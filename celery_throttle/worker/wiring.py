@@ -78,7 +78,7 @@ class Throttling:
         """Start the threads, connections and periodic calls."""
         Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
-        self._slots.keep_jobs()
+        self._slots.watch(self.loop.wake)
         # Celery before 5.7 takes the bound methods of two workers for one receiver.
         task_revoked.connect(self._never_runs, weak=False, dispatch_uid=str(id(self)))
         for signal in (task_unknown, task_rejected):

@@ -125,8 +125,7 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
     assert ended.code == 1
     *others, last = findings(ended)
     assert last == (
-        "The store does not allow its user all that is needed: "
-        f"ACL SETUSER ... ~{{test}}:* &{{test}}:3:wake {wanted}."
+        f"The store does not allow its user all that is needed: ACL SETUSER ... ~{{test}}:* &{{test}}:3:wake {wanted}."
     )
     assert f"missing rights    {', '.join(missing.split())}" in ended.lines
     assert others == (["Holders and parked tasks cannot be read."] if user == "elsewhere" else [])
