@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import __version__ as celery_version
@@ -88,6 +89,8 @@ class WorkerStep(bootsteps.StartStopStep):
         outcomes.begin()  # before the pool forks its processes
         remember.begin()
         worker.process_task = worker.throttling.arrive
+        if hasattr(worker, "wait_for_soft_shutdown"):  # since Celery 5.5
+            worker.wait_for_soft_shutdown = partial(worker.throttling.wait_softly, worker.wait_for_soft_shutdown)
 
     def start(self, worker: Any) -> None:
         """Start the gate with the worker."""

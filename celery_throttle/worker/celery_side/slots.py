@@ -16,6 +16,7 @@ from celery.worker import state
 
 from celery_throttle.worker.celery_side.flushing import flush_the_rest
 from celery_throttle.worker.celery_side.other_jobs import OtherJobs
+from celery_throttle.worker.celery_side.soft_shutdown import PoolResults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +134,10 @@ class Slots:
         self.others.watch(ended)
         if self._asyn_pool is not None:
             pool.flush = partial(flush_the_rest, self._asyn_pool)
+
+    def results(self, hub: Any) -> PoolResults:
+        """Return the results of the processes that this hub, the worker's, reads."""
+        return PoolResults(self._asyn_pool, hub)
 
     def discarded(self, run: Run) -> bool:
         """Return whether the pool dropped the run's job, unbegun, when the consumer stopped, for good or not."""
