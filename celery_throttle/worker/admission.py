@@ -209,7 +209,7 @@ class Admission:
         if waiting or any(calls.hungry for calls in self._groups.values()):
             self._slots.others.wait()
         else:
-            self._slots.others.served()
+            self._slots.others.wait_no_more()
         offers = {calls: self._offer(calls) for calls in self._groups.values() if calls.has_to_send}
         if not offers and not waiting:
             return

@@ -114,7 +114,6 @@ class Running:
             lambda result: self._loop.post(self._ended, run, result),
             lambda error: self._loop.post(self._limited, run, error),
         )
-        self._slots.others.served()
         try:
             run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
         except TaskRevokedError:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.journal import Journal
+from tests.support.remote import tell
 from tests.support.state import State
 from tests.support.waiting import until
 from tests.support.workers import Workers
@@ -100,4 +101,24 @@ def test_a_task_does_not_wait_for_jobs_that_came_after_it(
     assert not journal.runs("batch 3")
     journal.let_all_go()
     journal.wait_finished(4)
+    state.wait_clean()
+
+
+def test_a_job_of_others_whose_process_is_lost_leaves_its_slot(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    worker = workers.start(STRATEGIES, concurrency=1)
+    app = workers.app(STRATEGIES)
+    app.batch.delay("batch")
+    journal.wait_running(1, "batch")
+    waits = app.single.delay("waits")
+    worker.wait_for_log(rf"{waits.id}\] received")
+    [about] = tell(app.app, "throttle", worker)
+    assert about["slots"] == {"size": 1, "free": 0}
+
+    worker.kill_child()
+
+    journal.wait_running(1, "waits")
+    journal.let_go("waits")
+    journal.wait_finished(1, "waits")
     state.wait_clean()

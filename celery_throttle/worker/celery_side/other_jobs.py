@@ -39,7 +39,7 @@ class OtherJobs:
 
     def give(self, give: Callable[[], Any]) -> Any:
         """Return the result of a function that gives a job of the gate to the pool, which is not counted here."""
-        self._giver = get_ident()
+        self._giver, self._seen = get_ident(), None
         try:
             return give()
         finally:
@@ -95,12 +95,12 @@ class OtherJobs:
         return self.count if self._pool.is_green else 0
 
     def wait(self) -> None:
-        """Note that the gate wants a slot."""
+        """Note that the gate wants a slot, until it gives its next job."""
         if self._seen is None:
             self._seen = self._number
 
-    def served(self) -> None:
-        """Note that the gate has got a slot, or wants none."""
+    def wait_no_more(self) -> None:
+        """Note that the gate wants no slot."""
         self._seen = None
 
     def _left(self) -> list[int]:
