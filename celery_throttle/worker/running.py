@@ -87,7 +87,7 @@ class Running:
     def room(self) -> int:
         """The number of runs that the pool can take, with permits or without: they wait there behind jobs of others.
 
-        A full pool of greenlets would have the gate wait.
+        But some pools would have the gate wait when they are full.
         """
         return self._unused - self._slots.others.blocking
 

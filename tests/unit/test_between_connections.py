@@ -53,7 +53,7 @@ class Worker:
     def __init__(self, run_of: Any) -> None:
         self.loop = loop = any_of(Loop())
         self.started: list[Any] = []
-        others = OtherJobs(SimpleNamespace(is_green=False))
+        others = OtherJobs(None)
         self.slots = slots = any_of(
             SimpleNamespace(gone=False, size=4, in_main_process=False, passed_on=True, others=others)
         )

@@ -122,3 +122,24 @@ def test_a_job_of_others_whose_process_is_lost_leaves_its_slot(
     journal.let_go("waits")
     journal.wait_finished(1, "waits")
     state.wait_clean()
+
+
+@pytest.mark.parametrize(("pool", "broker"), [("prefork", "filesystem"), ("gevent", "redis")])
+def test_the_gate_does_not_wait_for_a_full_pool(
+    workers: Workers, journal: Journal, tmp_path: Path, pool: str, broker: str
+) -> None:
+    """These pools have their caller wait for a slot, so a task without limits waits at the gate."""
+    if broker == "filesystem":
+        use_filesystem_broker(workers, tmp_path)
+    worker = workers.start(STRATEGIES, pool=pool, concurrency=1)
+    app = workers.app(STRATEGIES)
+    app.batch.delay("batch")
+    journal.wait_running(1, "batch")
+    plain = app.plain.delay("plain")
+    worker.wait_for_log(rf"{plain.id}\] received")
+
+    [about] = tell(app.app, "throttle", worker)
+    assert about["waiting"]["count"] == 1
+
+    journal.let_all_go()
+    journal.wait_finished(2)

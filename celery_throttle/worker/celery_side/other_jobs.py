@@ -52,7 +52,7 @@ class OtherJobs:
             for name in ("callback", "error_callback"):
                 options[name] = partial(self._then, options.get(name))
         self._number = number = self._number + 1
-        coming = partial(bool)  # has not ended: a pool of greenlets that is full lets its caller wait
+        coming = partial(bool)  # has not ended; a full pool may have this caller wait
         self._jobs[coming] = number
         try:
             job = apply(*args, **options)
@@ -85,14 +85,19 @@ class OtherJobs:
         if not self._jobs:
             return 0
         left = self._left()
-        if self._seen is None or self._pool.is_green:
+        if self._seen is None or self._has_caller_wait:
             return len(left)
         return sum(number <= self._seen for number in left)
 
     @property
     def blocking(self) -> int:
-        """The number of those behind which no run can wait: a full pool of greenlets has its caller wait."""
-        return self.count if self._pool.is_green else 0
+        """The number of those behind which no run can wait in the pool."""
+        return self.count if self._jobs and self._has_caller_wait else 0
+
+    @property
+    def _has_caller_wait(self) -> bool:
+        """Whether a full pool has its caller wait: one of greenlets, or one of processes without an event loop."""
+        return bool(self._pool.is_green or (self._pool.uses_semaphore and self._pool.putlocks))
 
     def wait(self) -> None:
         """Note that the gate wants a slot, until it gives its next job."""
