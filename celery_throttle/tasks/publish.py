@@ -108,8 +108,6 @@ def publish(
         answer, other, claim = OURS, "", plan.claim  # the task has begun, and needs no lock any more
     else:
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
-        if answer == TAKEN and not awaited:
-            answer, other, claim = _claim_when_free(task, client, plan, task_id, options, other, claim)
     first = ""
     if answer in (TAKEN, LOST):
         _report_duplicate(task, task_id, other, dedup)
@@ -151,6 +149,20 @@ def is_again(options: Mapping[str, Any]) -> bool:
 def _claim(
     task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
 ) -> tuple[int, str, str]:
+    """Claim the lock; if its first has just ended, again until its worker has freed the lock, for a moment."""
+    answer, other, claim = _claim_once(task, client, plan, task_id, options, awaited=awaited)
+    first, may_end = other, answer == TAKEN and not awaited
+    for pause in _UNTIL_FREE if may_end and _has_ended(task, first, plan.dedup) else ():
+        time.sleep(pause)
+        answer, other, claim = _claim_once(task, client, plan, task_id, options, awaited=False)
+        if answer != TAKEN or other != first:
+            break
+    return answer, other, claim
+
+
+def _claim_once(
+    task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
+) -> tuple[int, str, str]:
     least = _least(task, plan.dedup, options)
     # A call that raises DuplicateTask does not wait for an outcome.
     asks = awaited and plan.dedup.on_conflict != "raise"
@@ -174,19 +186,6 @@ def _has_ended(task: Any, first: str, dedup: Dedup) -> bool:
         logger.debug("celery_throttle: the state of %s[%s] cannot be read: %r", task.name, first, error)
         return False
     return state in states.READY_STATES and not (dedup.remember and state == states.SUCCESS)
-
-
-def _claim_when_free(
-    task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], first: str, claim: str
-) -> tuple[int, str, str]:
-    """If the first has ended, claim its lock again until its worker has freed the lock, for a moment."""
-    answer, other = TAKEN, first
-    for pause in _UNTIL_FREE if _has_ended(task, first, plan.dedup) else ():
-        time.sleep(pause)
-        answer, other, claim = _claim(task, client, plan, task_id, options, awaited=False)
-        if answer != TAKEN or other != first:
-            break
-    return answer, other, claim
 
 
 def _log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:

@@ -16,7 +16,7 @@ from celery_throttle.tasks.throttled import Throttled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["remarks"]
+__all__ = ["options_given", "remarks"]
 
 #: Words that other libraries use with other meanings: they count only beside an option that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
@@ -36,7 +36,7 @@ def remarks(app: Any, pool: Any = None) -> Iterator[str]:
             continue
         if isinstance(task, Throttled) and (text := not_awaited(name, type(task), app, pool)):
             yield text
-        given = _given(type(task))
+        given = options_given(type(task))
         if not isinstance(task, Throttled):
             if not _COMMON.issuperset(given):
                 options = ", ".join(f"{option}={value!r}" for option, value in given.items())
@@ -73,7 +73,7 @@ def _write(task: Any) -> str:
     return "Write limit=5, rate='100/m' or singleton=True beside it"
 
 
-def _given(cls: type[Any]) -> dict[str, Any]:
+def options_given(cls: type[Any]) -> dict[str, Any]:
     """Return our options that a task has, without those that one of its other bases uses with another meaning."""
     mine = [each for each in cls.__mro__ if issubclass(each, Throttled) and each is not Throttled] or [cls]
     theirs = {name for each in cls.__mro__ if each not in mine and each not in (Throttled, Task) for name in vars(each)}

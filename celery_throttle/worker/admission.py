@@ -104,7 +104,7 @@ class Admission:
     def line_up(self, run: Run) -> None:
         """Let a run enter now, or have it wait for a slot."""
         # A run that has to be parked needs no slot. If it waited here, later arrivals elsewhere would overtake it.
-        if self._has_to_wait(run) or (not self._held.waiting and self._running.free_slots > 0):
+        if self._has_to_wait(run) or (not self._held.waiting and self._running.free_for(run) > 0):
             self.enter(run)
         else:
             run.state = State.WAITING
@@ -191,7 +191,7 @@ class Admission:
 
     def resume(self, run: Run) -> None:
         """Start the run of a parked task, now or when there is a slot."""
-        if self._running.free_slots > 0 and not self._forgets_at_start(run):
+        if self._running.room > 0 and not self._forgets_at_start(run):
             self.start(run)
         else:
             self.start_later(run)
@@ -207,11 +207,15 @@ class Admission:
         """Start the runs that have slots, and send the calls that are due."""
         self.start_granted()
         waiting, running = self._held.waiting, self._running
+        if waiting or any(calls.hungry for calls in self._groups.values()):
+            self._slots.others.wait()
+        else:
+            self._slots.others.wait_no_more()
         offers = {calls: self._offer(calls) for calls in self._groups.values() if calls.has_to_send}
         if not offers and not waiting:
             return
         reserved = sum(offers.values())
-        while waiting and running.free_slots - reserved > 0:
+        while waiting and running.free_for(waiting[0]) - reserved > 0:
             self.enter(waiting.popleft())
         for calls, slots in offers.items():
             reserved -= slots
@@ -254,8 +258,8 @@ class Admission:
 
     def start_granted(self) -> None:
         """Start the runs that have their permits, oldest first."""
-        self._report_begun(list(islice(self._granted, max(self._running.free_slots, 0))))
-        while self._granted and self._running.free_slots > 0:
+        self._report_begun(list(islice(self._granted, max(self._running.room, 0))))
+        while self._granted and self._running.room > 0:
             self.start(self._granted.popleft())
 
     def _report_begun(self, runs: list[Run]) -> None:

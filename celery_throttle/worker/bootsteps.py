@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery import __version__ as celery_version
@@ -18,6 +19,7 @@ from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.locks_of_messages import free_locks
+from celery_throttle.worker.celery_side.strategies import check_strategy
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
@@ -47,10 +49,12 @@ def _refuse_unfit_store(settings: Settings) -> None:
         raise ConfigurationError(f"The store {shown(settings.url)} {why}")
 
 
-def _refuse_result_backends(app: Any) -> None:
-    """Stop a worker with a singleton whose duplicates would wait for ever, if it throttles."""
+def _refuse_tasks(app: Any) -> None:
+    """Stop a worker, if it throttles, with tasks that cannot be throttled or whose duplicates would wait for ever."""
     if not settings_of(app).enabled:
         return
+    for name in sorted(policies_of(app).keys() | dedups_of(app).keys()):
+        check_strategy(app.tasks[name])
     for name, dedup in dedups_of(app).items():
         check_result_backend(app.tasks[name], dedup, ignores_result=bool(app.tasks[name].ignore_result))
 
@@ -79,12 +83,14 @@ class WorkerStep(bootsteps.StartStopStep):
     def create(self, worker: Any) -> None:
         """Put the gate between the consumer and the pool."""
         _refuse_unknown_celery(worker)
-        _refuse_result_backends(worker.app)
+        _refuse_tasks(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         outcomes.begin()  # before the pool forks its processes
         remember.begin()
         worker.process_task = worker.throttling.arrive
+        if hasattr(worker, "wait_for_soft_shutdown"):  # since Celery 5.5
+            worker.wait_for_soft_shutdown = partial(worker.throttling.wait_softly, worker.wait_for_soft_shutdown)
 
     def start(self, worker: Any) -> None:
         """Start the gate with the worker."""

@@ -210,10 +210,10 @@ class Gate:
 
     def tend_pool(self) -> None:
         """Look for lost children while a run has a permit that could be freed."""
-        if any(run.permit is not None for run in self.running.runs):
-            self._slots.tend()
-        if self._closing:
+        if self._closing:  # the pool replaces no child, or its owner is asleep
             self.running.lost()
+        elif any(run.permit is not None for run in self.running.runs):
+            self._slots.tend()
 
     def look_soon(self) -> None:
         """Ask the store soon for parked tasks that can start."""

@@ -80,7 +80,24 @@ class Running:
 
     @property
     def free_slots(self) -> int:
-        """The number of slots that are not taken."""
+        """The number of slots in which a run starts at once; none is taken by the job of others."""
+        return self._unused - self._slots.others.ahead
+
+    @property
+    def room(self) -> int:
+        """The number of runs that the pool can take, with permits or without: they wait there behind jobs of others.
+
+        But some pools would have the gate wait when they are full.
+        """
+        return self._unused - self._slots.others.blocking
+
+    def free_for(self, run: Run) -> int:
+        """Return the number of slots for a run, which keeps no permit from others if it needs none."""
+        return self.free_slots if run.guarded else self.room
+
+    @property
+    def _unused(self) -> int:
+        """The number of slots that the gate has not taken."""
         taken = len(self.runs) + self._held.asking
         for calls in self._groups.values():
             taken += calls.offered

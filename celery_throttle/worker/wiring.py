@@ -20,6 +20,7 @@ from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
 from celery_throttle.worker.celery_side.slots import Slots
+from celery_throttle.worker.celery_side.soft_shutdown import is_interrupted_wait
 from celery_throttle.worker.celery_side.tasks import Tasks
 from celery_throttle.worker.ended_bodies import EndedBodies
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
@@ -42,6 +43,8 @@ _REVOKED_EVERY = 1.0
 _TEND_EVERY = 0.5
 #: Seconds that a solo worker waits for the broker's messages between two parked tasks.
 _IN_PASSING = 0.001
+#: The most seconds that a stopping worker waits until its loop has left the pool's results to Celery.
+_LEAVE = 5.0
 
 
 class Throttling:
@@ -82,7 +85,7 @@ class Throttling:
         """Start the threads, connections and periodic calls."""
         Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
-        self._slots.keep_jobs()
+        self._slots.watch(self.loop.wake)
         # Celery before 5.7 takes the bound methods of two workers for one receiver.
         task_revoked.connect(self._never_runs, weak=False, dispatch_uid=str(id(self)))
         for signal in (task_unknown, task_rejected):
@@ -160,6 +163,43 @@ class Throttling:
         self.loop.call(self.gate.close)
         self.loop.detach()
         self._stopping.closed()
+
+    def wait_softly(self, wait: Callable[[], None]) -> None:
+        """Start nothing more, and go on freeing permits, while Celery's soft shutdown sleeps in its signal handler.
+
+        Args:
+            wait: sleeps.
+        """
+        softly = (self._worker.app.conf.get("worker_soft_shutdown_timeout") or 0) > 0
+        if not softly or self.pumped:  # the handler has interrupted the only body
+            wait()
+        elif self.loop.threaded:
+            self.loop.post(self.gate.close)  # no wait here: with gevent the handler may run in its hub
+            wait()
+        elif is_interrupted_wait(self._hub):
+            self.close()
+            self._read_results(wait)
+        else:
+            wait()
+
+    def _read_results(self, wait: Callable[[], None]) -> None:
+        """Read the pool's results on the gate's loop, until Celery goes on or a second signal cancels the tasks."""
+        consumer, loop, results = self._worker.consumer, self.loop, self._slots.results(self._hub)
+
+        def leave() -> None:
+            loop.post(results.leave, loop.hub)
+            loop.wait(lambda: True, _LEAVE)
+
+        def then(cancel: Callable[[], None]) -> None:
+            leave()
+            cancel()
+
+        consumer.cancel_active_requests = partial(then, consumer.cancel_active_requests)
+        loop.post(results.read_on, loop.hub)
+        try:
+            wait()
+        finally:
+            leave()
 
     def flushed(self) -> None:
         """Handle the jobs that the pool dropped before any process began them; the pool finishes the rest."""

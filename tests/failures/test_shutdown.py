@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from celery.worker import WorkController
 
 from celery_throttle import ThrottleControl
 from tests.failures.tools import DOORS, LIMITED, NO_LOOK, counts, most_at_once, redeliver, wait_returned
 from tests.support.journal import Journal
 from tests.support.state import State
 from tests.support.waiting import HANGS_AFTER, always, until
-from tests.support.workers import Workers
+from tests.support.workers import LONG_LEASE, Workers
+from tests.workers.conftest import use_filesystem_broker
 
 CUSTOM = "tests.support.apps.custom"
 
@@ -90,9 +92,13 @@ def test_warm_shutdown_gives_back_tasks_without_a_process(
     assert counts(journal) == {"longest": 1, "next": 1, "unsent": 1}
 
 
-def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
-    """Started and unacknowledged tasks run again, whether the broker has the message or the store."""
-    stopping = workers.start(DOORS, concurrency=4)
+@pytest.mark.parametrize("signals", [0, 1, 2])
+def test_cold_shutdown(workers: Workers, journal: Journal, state: State, signals: int) -> None:
+    """Started and unacknowledged tasks run again, whether the broker has the message or the store.
+
+    ``signals``: how many come in a soft shutdown, which ends without them.
+    """
+    stopping = workers.start(DOORS, concurrency=4, conf={"worker_soft_shutdown_timeout": 2 * bool(signals)})
     app = workers.app(DOORS)
     app.hold.delay("early")
     app.twice.delay("late direct")
@@ -107,6 +113,10 @@ def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None
     workers.start(DOORS, concurrency=4)
 
     stopping.quit()
+    if signals and hasattr(WorkController, "wait_for_soft_shutdown"):
+        stopping.wait_for_log("Initiating Soft Shutdown")
+    if signals == 2:  # it cancels the tasks amid the soft shutdown
+        stopping.quit()
     stopping.wait()
     journal.killed(victims)
     redeliver(workers)
@@ -123,6 +133,37 @@ def test_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None
         "late parked": 1,
     }
     assert {most_at_once(journal, task) for task in (".hold", ".hold_again", ".twice")} == {1}
+
+
+@pytest.mark.skipif(not hasattr(WorkController, "wait_for_soft_shutdown"), reason="new in Celery 5.5")
+@pytest.mark.parametrize("task", ["hold", "hold_late"])
+@pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("threads", "redis")])
+def test_soft_shutdown_hands_permits_on(
+    workers: Workers, journal: Journal, state: State, tmp_path: Path, pool: str, broker: str, task: str
+) -> None:
+    """Although Celery's main thread sleeps; nothing starts in the worker that stops."""
+    if broker == "filesystem":
+        use_filesystem_broker(workers, tmp_path)
+    stopping = workers.start(DOORS, pool=pool, concurrency=2, conf={"worker_soft_shutdown_timeout": LONG_LEASE})
+    app = workers.app(DOORS)
+    journal.wait_begun(app.plain.delay("longest"))
+    first = journal.wait_begun(getattr(app, task).delay("first"))
+    state.wait_parked(getattr(app, task).delay("next"))
+    other = workers.start(DOORS, pool=pool, concurrency=2)
+
+    stopping.quit()
+    stopping.wait_for_log("Initiating Soft Shutdown")
+    journal.let_go("first")
+
+    [found] = journal.wait_running(1, "next")
+    assert found.worker.startswith(other.name)
+    until(lambda: first.state == "SUCCESS")
+    assert journal.running("longest")
+    journal.let_all_go()
+    journal.wait_finished(3)
+    state.wait_empty()
+    assert counts(journal) == {"longest": 1, "first": 1, "next": 1}
+    stopping.kill()  # which would sleep on
 
 
 @pytest.mark.parametrize("task", ["hold", "hold_late"])
@@ -172,13 +213,16 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
     assert journal.max_running() == 1
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize(
+    ("pool", "soft"), [("prefork", 0), ("prefork", 1), ("threads", 0), ("threads", 1), ("solo", 0)]
+)
 @pytest.mark.parametrize("name", ["plain", "hooked"])
 def test_a_message_that_arrives_in_a_cold_shutdown(
-    workers: Workers, journal: Journal, state: State, pool: str, name: str
+    workers: Workers, journal: Journal, state: State, pool: str, soft: float, name: str
 ) -> None:
-    """The pool has been stopped, and the loop has not noticed it yet."""
-    worker = workers.start(CUSTOM, pool=pool, concurrency=2)
+    """The pool has been stopped, and the loop has not noticed it yet; a soft shutdown was amid a turn of the loop."""
+    conf = {"worker_soft_shutdown_timeout": soft, "worker_enable_soft_shutdown_on_idle": True}
+    worker = workers.start(CUSTOM, pool=pool, concurrency=2, conf=conf)
     app = workers.app(CUSTOM)
 
     getattr(app, name).delay("quit", 0)

@@ -11,6 +11,7 @@ from kombu.common import QoS
 
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.rate_limited import RateLimited
+from celery_throttle.worker.celery_side.other_jobs import OtherJobs
 from celery_throttle.worker.gate import Gate
 from celery_throttle.worker.runs import WHY, Content, Run
 from celery_throttle.worker.stopping import Stopping
@@ -53,7 +54,10 @@ class Worker:
     def __init__(self, run_of: Any) -> None:
         self.loop = loop = any_of(Loop())
         self.started: list[Any] = []
-        self.slots = slots = any_of(SimpleNamespace(gone=False, size=4, in_main_process=False, passed_on=True))
+        others = OtherJobs(None)
+        self.slots = slots = any_of(
+            SimpleNamespace(gone=False, size=4, in_main_process=False, passed_on=True, others=others)
+        )
         slots.discarded = lambda run: run is None
         slots.run = lambda *job: self.started.append(job)
         tasks: Any = SimpleNamespace(run_of=run_of)

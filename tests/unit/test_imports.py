@@ -39,6 +39,7 @@ STEERS = {
     "celery_throttle.testing.workers": {"self", "throttling", "connection"},
     "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much
     "celery_throttle.worker.celery_side.flushing": {"job"},  # which the flush of the pool would drop
+    "celery_throttle.worker.celery_side.other_jobs": {"pool"},  # whose jobs of others have to be counted
 }
 
 #: Lines of a file, which has one subject.

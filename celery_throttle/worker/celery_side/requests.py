@@ -12,6 +12,7 @@ from kombu.serialization import prepare_accept_content
 
 from celery_throttle.store.parcel import unpack
 from celery_throttle.tasks.ours import CONCLUDE
+from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ class RequestFactory:
     def follow(self) -> None:
         """Make our copies of the user's strategies, because the consumer has (other) strategies and time limits now."""
         for name, strategy in self.consumer.strategies.items():
-            if _request_class(strategy) is None:
+            if _request_class(strategy) is None and name in policies_of(self._app).keys() | dedups_of(self._app).keys():
                 self._catcher(name, strategy)
 
     def make(

@@ -16,6 +16,8 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from celery_throttle.worker.celery_side.flushing import flush_the_rest
+from celery_throttle.worker.celery_side.other_jobs import OtherJobs
+from celery_throttle.worker.celery_side.soft_shutdown import PoolResults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +34,14 @@ class Slots:
 
     Args:
         pool: Celery's pool.
+
+    Attributes:
+        others: the jobs that other code gives to the pool.
     """
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
+        self.others = OtherJobs(pool)
         self._offered = False
 
     @property
@@ -80,7 +86,7 @@ class Slots:
             died: called, from any thread, if the job ended by an error outside of the task's body. A process reports
                 such an error to the request, as any failure; a thread or a greenlet just ends.
         """
-        job = request.execute_using_pool(self._pool)
+        job = self.others.give(partial(request.execute_using_pool, self._pool))
         if isinstance(future := getattr(job, "f", None), Future):
             future.add_done_callback(lambda ended: _report_death(died, ended))
         elif hasattr(job, "link_exception"):  # a greenlet of gevent
@@ -119,11 +125,20 @@ class Slots:
         if offered or self._offered:
             offer()
 
-    def keep_jobs(self) -> None:
-        """Have the pool keep the jobs that its children have when the worker stops or loses its broker connection."""
+    def watch(self, ended: Callable[[], None]) -> None:
+        """Count the jobs of others, and have the pool keep the jobs that its children have when it is flushed.
+
+        Args:
+            ended: called, from any thread, when a job of others has ended.
+        """
         pool = self._pool
+        self.others.watch(ended)
         if self._asyn_pool is not None:
             pool.flush = partial(flush_the_rest, self._asyn_pool)
+
+    def results(self, hub: Any) -> PoolResults:
+        """Return the results of the processes that this hub, the worker's, reads."""
+        return PoolResults(self._asyn_pool, hub)
 
     def discarded(self, run: Run) -> bool:
         """Return whether the pool dropped the run's job, unbegun, when the consumer stopped, for good or not."""

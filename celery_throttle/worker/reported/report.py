@@ -42,10 +42,11 @@ def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
         else:  # its call, if it is in one, is sent again when the store is back
             why[WHY.get(run.state, "store away")].append(run)
     held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
+    taken = len(running) + gate.held.asking + slots.others.count
     held_back = [(each, run) for each, runs in why.items() for run in runs]
     return {
         "store": shown(settings.url),
-        "slots": {"size": slots.size, "free": max(slots.size - len(running) - gate.held.asking, 0)},
+        "slots": {"size": slots.size, "free": max(slots.size - taken, 0)},
         "groups": [_group(calls) for calls in gate.groups],
         "held": _listed(held, _holder),
         "waiting": _listed(gate.held.waiting, _task),
