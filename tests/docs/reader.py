@@ -114,10 +114,15 @@ class Reader:
             exec(compile(lines + text, path, "exec"), vars(self._modules[name]))
         else:
             self._import(name)
+        for app in self._apps():
+            app.finalize(auto=True)  # binds the tasks
+
+    def _apps(self) -> Iterator[Celery]:
+        """Yield the apps of the modules."""
         for module in self._modules.values():
-            for app in vars(module).values():
+            for app in list(vars(module).values()):
                 if issubclass(type(app), Celery):  # isinstance would look for a shared task in the current app
-                    app.finalize(auto=True)  # binds the tasks
+                    yield app
 
     def _import(self, name: str) -> ModuleType:
         importlib.invalidate_caches()
@@ -132,6 +137,8 @@ class Reader:
 
     def _check_names(self) -> None:
         """Raise NameError for a function that uses a name which its file, or the shell, does not have."""
+        for app in self._apps():
+            STATE._deregister_app(app)  # Celery gives it the shared tasks of later pages, whose names may be the same
         for path in self._folder.glob("*.py"):
             if not _is_of_tests(path.name):
                 _check_names(path.name, path.read_text(), vars(self._import(path.stem)))
