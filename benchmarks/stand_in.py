@@ -32,7 +32,7 @@ _DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 def ended(task: str, nonce: str, needs: str = "") -> DeliveryChange:
     """Return the row about a run that has succeeded."""
-    return DeliveryChange("ended", task, 0, nonce, _DONE, needs)
+    return DeliveryChange("ended", task, 0, nonce, facts=_DONE, needs=needs)
 
 
 def _rows(limits: dict[str, int | str]) -> list[tuple[str, str]]:

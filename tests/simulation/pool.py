@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -15,6 +17,8 @@ from celery.concurrency.asynpool import AsynPool
 __all__ = ["Job", "Pool", "einfo", "request_of"]
 
 _PID = 4242
+#: The pipe of its results: each is read at the time that the world chooses, so it never has an unread one.
+_SILENT, _ = os.pipe()
 _TERMINATED = Terminated(15)
 
 
@@ -52,6 +56,11 @@ class Job:
     granted_us: int = 0
     permit: Any = None
     _job: int = 0
+    _worker_pid: int = _PID
+
+    @property
+    def _accepted(self) -> bool:
+        return self.accepted
 
     def cancel(self) -> None:
         """The worker gives it up in a cold shutdown."""
@@ -72,6 +81,7 @@ class _WithEventLoop(AsynPool):
     def __init__(self, cache: dict[int, Job]) -> None:
         """Nothing of the real one is there but its type, and its jobs by their numbers."""
         self._cache, self._state = cache, RUN
+        self._pool = [SimpleNamespace(pid=_PID, exitcode=None, outqR_fd=_SILENT)]
 
     def __del__(self) -> None:
         """Nor is there anything to end."""
