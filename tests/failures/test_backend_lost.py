@@ -151,26 +151,33 @@ def test_outcome_is_stored_when_the_backend_is_back(
     assert counts(journal) == {"first": 1, "second": 1}
 
 
-def test_outcome_of_a_worker_that_ends_is_lost_and_logged(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("name", ["hold", "hold_late"])
+def test_worker_ends_before_it_can_store_an_outcome(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State, name: str, pool: str
 ) -> None:
-    worker = workers.start(DOORS, pool="threads", concurrency=1)
+    """A task that is acknowledged late runs again; the outcome of any other is lost, with a line in the log."""
+    worker = workers.start(DOORS, pool=pool, concurrency=1)
     app = workers.app(DOORS)
-    sent = send(workers, app.hold_late, "a")
+    sent = send(workers, getattr(app, name), "a")
     journal.wait_running(1, "a")
     backend.kill()
     journal.let_all_go()
     worker.wait_for_log("its outcome is kept here")
     worker.term()
     assert worker.wait() == 0
-    assert f"[{sent.id}] has ended, and its outcome is lost: the process has ended" in worker.log()
+    again = "runs again, because this process ends before the result backend is back"
+    ends = "its outcome is lost: the process has ended" if name == "hold" else again
+    assert f"[{sent.id}] has ended, and {ends}" in worker.log()
 
     backend.restart()
     redeliver(workers)
     app = workers.start_app(DOORS)
+    if name == "hold_late":
+        assert app.app.AsyncResult(sent.id).get(timeout=HANGS_AFTER) == "a"
     app.hold_late.delay("next").get(timeout=HANGS_AFTER)
     state.wait_clean()
-    assert counts(journal) == {"a": 1, "next": 1}
+    assert counts(journal) == {"a": 1 if name == "hold" else 2, "next": 1}
 
 
 def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(

@@ -2,6 +2,7 @@
 
 Celery stores its own error in place of such an outcome, or nothing: then a message that was not acknowledged comes
 again. A body that has ended must not run again for that. So here the task ends as its body has, and the outcome waits.
+If the process ends first, a task that is acknowledged late is published again, as its acknowledgement promises.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery._state import get_current_task
 from celery.backends.base import Backend
-from celery.exceptions import InvalidTaskError
 from celery.signals import worker_process_shutdown
-from kombu.exceptions import SerializationError
 
+from celery_throttle.tasks.publish import HEADER
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side.failing import may_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +30,6 @@ __all__ = ["begin", "end"]
 logger = logging.getLogger(__name__)
 
 _store = {name: getattr(Backend, name) for name in ("mark_as_done", "mark_as_failure", "mark_as_retry")}
-#: Errors of the value that is to be stored, which another try would have, too: Celery stores the error instead.
-_BY_A_VALUE = (ValueError, LookupError, TypeError, AttributeError, InvalidTaskError, SerializationError)
 
 #: Seconds until the first try, and the most between two.
 _FIRST, _MOST = 1.0, 30.0
@@ -46,6 +45,7 @@ class _Outcome(NamedTuple):
     name: str
     args: tuple[Any, ...]
     options: dict[str, Any]
+    again: Any = None  # the call that is published if the process ends first
 
     def store(self) -> None:
         """Store it by the backend of the calling thread."""
@@ -80,9 +80,9 @@ class _Kept:
         if thread is not None:
             thread.join(_LAST)
         with self._changed:
-            for outcome in self._outcomes:
-                _log_lost(outcome, "the process has ended")
-            self._outcomes.clear()
+            left, self._outcomes = self._outcomes, deque()
+        for outcome in left:
+            _give_back(outcome)
 
     def _run(self) -> None:
         pause = _FIRST
@@ -91,7 +91,7 @@ class _Kept:
                 outcome.store()
             except Exception as error:  # noqa: BLE001 - each backend has errors of its own
                 pause = min(max(2 * pause, _FIRST), _MOST)
-                if _may_pass(error):
+                if may_pass(error):
                     continue
                 _log_lost(outcome, repr(error))
             else:
@@ -150,13 +150,13 @@ def _keeping(name: str) -> Callable[..., Any]:
                 raise
             if name == "mark_as_done" and remember.lost(task, error):
                 return None
-            if not _may_pass(error):
+            if not may_pass(error):
                 raise
             logger.error(  # noqa: TRY400 - its traceback is of no use
                 "Task %s[%s] has ended, and its outcome is kept here until the result backend is back: %r",
                 task.name, task_id, error,
             )  # fmt: skip
-            _kept.keep(_Outcome(task, task_id, name, args, options))
+            _kept.keep(_Outcome(task, task_id, name, args, options, None if name == "mark_as_retry" else _again(task)))
             return None
 
     return mark
@@ -166,9 +166,29 @@ def _is_ours(task: Any) -> bool:
     return str(task.name) in policies_of(task.app) or dedup_of(task) is not None
 
 
-def _may_pass(error: Exception) -> bool:
-    """Return whether a later try may succeed. Databases call the error of a value ``DataError`` (PEP 249)."""
-    return not isinstance(error, _BY_A_VALUE) and all(each.__name__ != "DataError" for each in type(error).__mro__)
+def _again(task: Any) -> Any:
+    """Return the call that runs a task again which is acknowledged late, None for any other task."""
+    if not task.acks_late:
+        return None
+    call = task.signature_from_request(task.request, countdown=_FIRST)
+    headers = call.options.get("headers") or {}
+    header = {name: value for name, value in (headers.get(HEADER) or {}).items() if name != "publication"}
+    return call.set(headers={**headers, HEADER: header})
+
+
+def _give_back(outcome: _Outcome) -> None:
+    if outcome.again is None:
+        _log_lost(outcome, "the process has ended")
+        return
+    try:
+        outcome.again.apply_async()
+    except Exception as error:  # noqa: BLE001 - each broker has errors of its own
+        _log_lost(outcome, f"the process has ended, and it cannot be published again: {error!r}")
+    else:
+        logger.warning(
+            "Task %s[%s] has ended, and runs again, because this process ends before the result backend is back",
+            outcome.task.name, outcome.task_id,
+        )  # fmt: skip
 
 
 def _log_lost(outcome: _Outcome, why: str) -> None:
