@@ -24,11 +24,12 @@ def validator_of(run: Callable[..., Any]) -> Callable[..., Arguments] | None:
 
     Arguments that the models refuse are returned as given, because that task fails when it runs.
     """
-    around = getattr(run, "__func__", run)
-    validate = _validate(around) if isinstance(around, FunctionType) else None
+    # With `autoretry_for` there is one more function around Celery's.
+    around = inspect.unwrap(run, stop=lambda each: _validate_of(each) is not None)
+    validate = _validate_of(around)
     if validate is None:
         return None
-    own = (run.__self__,) if inspect.ismethod(run) else ()
+    own = (around.__self__,) if inspect.ismethod(around) else ()
 
     def validated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         try:
@@ -38,6 +39,11 @@ def validator_of(run: Callable[..., Any]) -> Callable[..., Arguments] | None:
         return positional[len(own) :], named
 
     return validated
+
+
+def _validate_of(run: Callable[..., Any]) -> Callable[..., Arguments] | None:
+    around = getattr(run, "__func__", run)
+    return _validate(around) if isinstance(around, FunctionType) else None
 
 
 @lru_cache(maxsize=512)

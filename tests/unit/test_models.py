@@ -54,7 +54,15 @@ def values(task: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("bind", [True, False])
-@pytest.mark.parametrize("options", [{}, {"unique_on": ["order.order_id"]}, {"unique_on": lambda order, note: order}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"unique_on": ["order.order_id"]},
+        {"unique_on": lambda order, note: order},
+        {"unique_on": ["order.order_id"], "autoretry_for": (KeyError,)},
+    ],
+)
 def test_an_identity_is_that_of_the_model(options: dict[str, Any], *, bind: bool) -> None:
     task = task_with(bind=bind, singleton=True, **options)
     found = {identity(task, each) for each in SPELT.values()} | {identity(task, order=each) for each in SPELT.values()}
