@@ -76,6 +76,8 @@ class Reader:
 
     def paste(self) -> None:
         """Paste all blocks, in order, but for those that the page skips; then run the tests of the page."""
+        others = list(STATE._apps)
+        STATE._apps.clear()  # Celery would give them the shared tasks of the page, whose names may be the same
         try:
             for example in self._document.examples():
                 with suppress(unittest.SkipTest):
@@ -84,6 +86,8 @@ class Reader:
             self._run_tests()
         finally:
             self._forget_modules()
+            STATE._apps.clear()
+            STATE._apps.update(others)
 
     def _paste(self, example: Example) -> None:
         if isinstance(example.parsed, doctest.Example):
@@ -114,15 +118,10 @@ class Reader:
             exec(compile(lines + text, path, "exec"), vars(self._modules[name]))
         else:
             self._import(name)
-        for app in self._apps():
-            app.finalize(auto=True)  # binds the tasks
-
-    def _apps(self) -> Iterator[Celery]:
-        """Yield the apps of the modules."""
         for module in self._modules.values():
-            for app in list(vars(module).values()):
+            for app in vars(module).values():
                 if issubclass(type(app), Celery):  # isinstance would look for a shared task in the current app
-                    yield app
+                    app.finalize(auto=True)  # binds the tasks
 
     def _import(self, name: str) -> ModuleType:
         importlib.invalidate_caches()
@@ -137,8 +136,6 @@ class Reader:
 
     def _check_names(self) -> None:
         """Raise NameError for a function that uses a name which its file, or the shell, does not have."""
-        for app in self._apps():
-            STATE._deregister_app(app)  # Celery gives it the shared tasks of later pages, whose names may be the same
         for path in self._folder.glob("*.py"):
             if not _is_of_tests(path.name):
                 _check_names(path.name, path.read_text(), vars(self._import(path.stem)))
