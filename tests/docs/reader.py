@@ -86,7 +86,6 @@ class Reader:
             self._run_tests()
         finally:
             self._forget_modules()
-            STATE._apps.clear()
             STATE._apps.update(others)
 
     def _paste(self, example: Example) -> None:
@@ -133,6 +132,7 @@ class Reader:
         for name in self._modules:
             sys.modules.pop(name, None)
         self._modules.clear()
+        STATE._apps.clear()  # those of the page: Celery would give them the shared tasks that are imported again
 
     def _check_names(self) -> None:
         """Raise NameError for a function that uses a name which its file, or the shell, does not have."""
