@@ -1,4 +1,4 @@
-"""Name each publication of a task, so that a copy of its message is told from another call with the same task id."""
+"""Name each publication of a task: a copy of its message has the same name, another call with its task id has not."""
 
 from __future__ import annotations
 

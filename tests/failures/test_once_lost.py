@@ -43,9 +43,12 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
 
 
-def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, journal: Journal) -> None:
-    """A remembered success does not run again, though its worker never saw its end."""
-    lost, app, first = started(workers, journal, "hold_remembered")
+def killed_after_the_body(workers: Workers, journal: Journal, **conf: Any) -> tuple[Any, Any]:
+    """Kill a worker whose child has remembered a success, of which the worker has seen nothing: the app, the result.
+
+    The broker delivers the message again.
+    """
+    lost, app, first = started(workers, journal, "hold_remembered", **conf)
     lost.freeze()
     journal.let_go("a")
     assert first.get(timeout=HANGS_AFTER) == "a"
@@ -53,6 +56,12 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
     assert len(unacknowledged(workers)) == 1
     lost.kill()
     redeliver(workers)
+    return app, first
+
+
+def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, journal: Journal) -> None:
+    """A remembered success does not run again, though its worker never saw its end."""
+    app, _ = killed_after_the_body(workers, journal)
     workers.start(ONCE, concurrency=1)
     until(lambda: not unacknowledged(workers) and app.hold_remembered.locked_by("a").state == "done")
     other = app.app.send_task(app.hold_remembered.name, args=["a"])
@@ -62,14 +71,7 @@ def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, 
 
 def test_killed_after_the_body_of_a_message_with_a_lock(workers: Workers, journal: Journal) -> None:
     """The success is remembered as the message asks, also by workers whose release has no singleton of that name."""
-    lost, app, first = started(workers, journal, "hold_remembered", **NO_SINGLETON)
-    lost.freeze()
-    journal.let_go("a")
-    assert first.get(timeout=HANGS_AFTER) == "a"
-    until(lambda: app.hold_remembered.locked_by("a").state == "done")
-    assert len(unacknowledged(workers)) == 1
-    lost.kill()
-    redeliver(workers)
+    app, first = killed_after_the_body(workers, journal, **NO_SINGLETON)
     workers.start(ONCE, concurrency=1, conf=NO_SINGLETON)
     until(lambda: not unacknowledged(workers))
     assert app.hold_remembered.delay("a").id == first.id

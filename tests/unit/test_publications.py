@@ -1,4 +1,4 @@
-"""The names of publications: by our publisher, or by what the broker tells."""
+"""The names of publications: by our publisher, or by the delivery tag of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name a publication by what its broker tells, for publishers that put no name into the message."""
+"""Name a publication by the delivery tag of its message, for publishers that put no name into the message."""
 
 from __future__ import annotations
 
