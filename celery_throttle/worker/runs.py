@@ -309,7 +309,9 @@ class Run:
         if self.requeue:
             return Message.TAIL if self.stored else Message.BROKER
         if not request.acknowledged:
-            return Message.PLACE if self.stored else Message.BROKER
+            # Celery may fail to acknowledge a body that begins (a `shadow` that is no text): its result counts.
+            settled = self.stored and result is not Result.NOTHING
+            return Message.NOBODY if settled else Message.PLACE if self.stored else Message.BROKER
         # On a lost connection the acknowledgement may have come too late, even before this worker noticed the loss.
         # And a worker that had the message before, and is gone, may have parked it with a call that is still on its
         # way. After a run without a result one more run does no harm; but that delivery need not come, so nothing may

@@ -28,7 +28,10 @@ _HEADERS = (
     *("root_id", "parent_id", "replaced_task_nesting", "ignore_result", "stamped_headers", "stamps", "origin", "lang"),
     *("argsrepr", "kwargsrepr", "fencing_token", "throttle_waited", "priority", "task", "compression", "meth"),
 )
-_OURS = ("keys", "fair", "cost", "reserved", "identity", "claim", "on_conflict", "first", "rounds", "wait", "x")
+_OURS = (
+    *("keys", "fair", "cost", "reserved", "identity", "claim", "on_conflict", "first", "rounds", "publication"),
+    *("wait", "x"),
+)
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_info", "body_encoding", "delivery_mode", "x")
 _TEXTS = (
     *(
@@ -90,7 +93,8 @@ def _header(task: str, random: Random) -> dict[str, Any]:
         "on_conflict": "return_existing",
         "first": "",
     }
-    return {"keys": {task: random.choice("ab")}, "fair": ["a", 1], "cost": 2, "reserved": task, "rounds": 1} | identity
+    given = {"keys": {task: random.choice("ab")}, "fair": ["a", 1], "cost": 2, "reserved": task, "rounds": 1}
+    return given | {"publication": random.choice("ab")} | identity
 
 
 def _value(random: Random) -> Any:
@@ -119,10 +123,9 @@ def _of_ours(message: dict[str, Any], random: Random) -> None:
 
 def _of_properties(message: dict[str, Any], random: Random) -> None:
     name = random.choice(_PROPERTIES)
-    if name == "delivery_info" and random.random() < 0.8:
-        message["properties"][name][random.choice(("exchange", "routing_key", "redelivered", "consumer_tag"))] = _value(
-            random
-        )
+    info = message["properties"].get(name)
+    if name == "delivery_info" and isinstance(info, dict) and random.random() < 0.8:
+        info[random.choice(("exchange", "routing_key", "redelivered", "consumer_tag"))] = _value(random)
     else:
         message["properties"][name] = _value(random)
 

@@ -83,6 +83,21 @@ def test_odd_message_leaves_other_calls_alone(workers: Workers, state: State, na
     assert_innocent_run(app, worker, case.number)
 
 
+def test_parked_task_with_an_odd_name_runs_once(workers: Workers, state: State, journal: Journal) -> None:
+    """Celery counts calls by their name, and acknowledges none whose name cannot be counted."""
+    workers.start(ODD, concurrency=2)
+    app = workers.app(ODD)
+    state.limit(f"{ODD}.one").pause()
+    odd = raw(f"{ODD}.one", {"shadow": [1]})
+    put(workers.broker, odd)
+    state.wait_parked(1)
+    state.limit(f"{ODD}.one").resume()
+    journal.wait_finished(1, "odd")
+    state.wait_empty()
+    assert app.one.AsyncResult(odd["headers"]["id"]).state == "SUCCESS"
+    assert len(journal.runs("odd")) == 1
+
+
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 @pytest.mark.parametrize("limits", [[1], 7, ["x", None]])
 def test_parked_task_with_odd_time_limits_fails(
