@@ -116,6 +116,7 @@ class DeliveryChange(NamedTuple):
         publication: of the delivery, as in `Arrival`.
         facts: how the run ended, if it did.
         needs: the permits that an ended run held, where known.
+        unacked: whether the message of an ended run is being acknowledged, so that ``acked`` follows.
         to: the task that started with the permit of a run that ended, in the same worker.
     """
 
@@ -127,6 +128,7 @@ class DeliveryChange(NamedTuple):
     facts: Facts | None = None
     needs: str = ""
     to: Arrival | None = None
+    unacked: bool = False
 
     @property
     def row(self) -> str:
@@ -137,6 +139,8 @@ class DeliveryChange(NamedTuple):
             more = f',"{message.value}","{result.value}",{"true" if began else "false"}'
             if self.to is not None:
                 more += f",{self.to.row}"
+            elif self.unacked:
+                more += ",true"
         return f'["{self.event}",{quote(self.task)},{self.attempt},"{self.nonce}","{self.publication}"{more}]'
 
 

@@ -5,7 +5,6 @@ A run that arrives takes a slot and asks the store for its permits, waits here f
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,7 @@ class Admission:
         self._slots, self._tasks, self._groups, self._broker, self._closed = slots, tasks, groups, broker, closed
         self._held, self._backend, self._running, self._outages = held, backend, running, outages
         self._loop, self._stops = loop, stops
-        self._granted: deque[Run] = deque()
+        self._granted = running.granted
         self._parked_first = False
         self._timed = False  # whether a timer runs for rows that can wait
 
@@ -204,8 +203,15 @@ class Admission:
         self._granted.clear()
 
     def hand_out(self) -> None:
-        """Start the runs that have slots, and send the calls that are due."""
-        self.start_granted()
+        """Send the calls that are due, and start the runs that have slots.
+
+        Calls are built here alone. Before this the hub has made the acknowledgements of the last turn.
+        """
+        self._report_begun()
+        self._send_due()
+        self._start_granted()
+
+    def _send_due(self) -> None:
         waiting, running = self._held.waiting, self._running
         if waiting or any(calls.hungry for calls in self._groups.values()):
             self._slots.others.wait()
@@ -238,7 +244,7 @@ class Admission:
 
     def _is_due(self, calls: Calls, slots: int) -> bool:
         """Return whether the call has to be sent now, with so many slots."""
-        if calls.outbox.urgent or calls.sifting.pending or (calls.hungry and slots):
+        if calls.outbox.urgent or calls.sifting.pending or calls.hint_due or (calls.hungry and slots):
             return True
         if not calls.outbox.lazy:
             return False
@@ -256,24 +262,19 @@ class Admission:
         """Note that no timer runs: its time is up, or Celery emptied the hub's timer after a lost broker connection."""
         self._timed = False
 
-    def start_granted(self) -> None:
+    def _start_granted(self) -> None:
         """Start the runs that have their permits, oldest first."""
-        self._report_begun(list(islice(self._granted, max(self._running.room, 0))))
-        while self._granted and self._running.room > 0:
+        while self._granted and self._running.room_for_granted > 0:
             self.start(self._granted.popleft())
 
-    def _report_begun(self, runs: list[Run]) -> None:
+    def _report_begun(self) -> None:
         """Report that runs begin before their bodies do, which may block the loop for longer than a lease.
 
         The store then drops their messages, as the broker drops a message that Celery acknowledges before the body.
         """
-        begin = [run for run in runs if self._forgets_at_start(run)]
-        for run in begin:
-            self._running.report_begun(run)
-        for calls in {self._groups[run.group]: None for run in begin}:
-            if calls.free:
-                offers = calls.hungry and not self._held.waiting
-                calls.send(max(self._running.free_slots - len(runs), 0) if offers else 0)
+        for run in islice(self._granted, max(self._running.room_for_granted, 0)):
+            if self._forgets_at_start(run):
+                self._running.report_begun(run)
 
     def _forgets_at_start(self, run: Run) -> bool:
         """Return whether the store has the message of an early-acknowledged task whose body runs in this process."""

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class EndedBodies:
-    """Lets permits lapse whose run's end is not taken in for a lease; in the thread that renews leases.
+    """Lets permits lapse whose run's end is not taken in for a third of a lease; in the thread that renews leases.
 
     A body that goes on keeps its permit, however long the main process hangs.
 
@@ -29,18 +29,18 @@ class EndedBodies:
     """
 
     def __init__(self, slots: Slots, lease: float) -> None:
-        self._slots, self._lease = slots, lease
+        self._slots, self._most = slots, lease / 3  # the time between two looks
 
     def let_lapse(self, permits: Iterable[Permit]) -> None:
-        """Look at each run that has a permit; called after each renewal."""
+        """Look at each run that has a permit; called before each renewal."""
         for permit, run in [(permit, permit.run) for permit in permits]:
-            if run is None or permit.lapsed or run.end_unread_for(ended=self._has_ended(run)) < self._lease:
+            if run is None or permit.lapsed or run.end_unread_for(ended=self._has_ended(run)) < self._most:
                 continue
             permit.lapse()
             logger.warning(
                 "celery_throttle: the body of task %s[%s] has ended, and this worker, which hangs, has not noticed for "
-                "%g s: the permit of the task is not renewed any more, and goes to another one",
-                run.request.name, run.request.id, self._lease,
+                "%.1f s: the permit of the task is not renewed any more, and goes to another one",
+                run.request.name, run.request.id, self._most,
             )  # fmt: skip
 
     def _has_ended(self, run: Run) -> bool:

@@ -129,6 +129,10 @@ class Gate:
         self._admission.timer_ended()
         self._serve_queues()
 
+    def timer_lost(self) -> None:
+        """Note that the loop has another hub, with another timer."""
+        self._admission.timer_ended()
+
     def _serve_queues(self) -> None:
         if self._broker.queues is None:
             return
@@ -348,8 +352,6 @@ class Gate:
     def answered(self, reply: Reply, group: str) -> None:
         """See `Decisions`."""
         calls = self._groups[group]
-        if not self._stops():
-            self._admission.start_granted()
         # After the rows of this reply: the runs refused in it came before the runs that wait here for a slot.
         self._closed.open(reply.open)
         for bucket in reply.closed:
@@ -380,9 +382,8 @@ class Gate:
             return
         calls.look_at = None
         calls.hungry = True
-        if self.running.free_slots <= 0 and calls.free:
-            # Maybe no other worker asks now: by this call the store sends a hint to workers with a free slot.
-            calls.send(0)
+        # Maybe no other worker asks now: by this call the store sends a hint to workers with a free slot.
+        calls.hint_due = self.running.free_slots <= 0
 
     def store_lost(self, error: Exception, group: str) -> None:
         """See `Decisions`."""

@@ -190,13 +190,18 @@ class Loop:
         """Go on with a hub and a thread of our own, because the hub of a closing worker takes no more turns."""
         if self.threaded:
             return
+        self.move(Hub(Timer()))
+        self.threaded, self._home = True, None
+        self.start()
+
+    def move(self, hub: Any) -> None:
+        """Go on with another hub, between two turns."""
         self.hub.on_tick.discard(self.turn)
         for each in (*self._readers.values(), *self._writers.values()):
             self.hub.remove(each.fd)
-        self.hub, self.threaded, self._home = Hub(Timer()), True, None
+        self.hub = hub
         self.hub.on_tick.add(self.turn)
         self.reattach()
-        self.start()
 
     def _turn_on(self) -> None:
         while not self._stopped.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ class Running:
 
     Attributes:
         runs: the runs in the pool.
+        granted: runs that have their permits, and wait for a slot: no other run takes these slots.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Running:
         self._slots, self._tasks, self._loop, self._groups, self._notices = slots, tasks, loop, groups, notices
         self._fail, self._blocked, self._broker, self._closed, self._held = fail, blocked, broker, closed, held
         self.runs: set[Run] = set()
+        self.granted: deque[Run] = deque()
         self._passes_on = True
 
     @property
@@ -91,6 +94,11 @@ class Running:
         """
         return self._unused - self._slots.others.blocking
 
+    @property
+    def room_for_granted(self) -> int:
+        """The number of runs with permits that the pool can take."""
+        return self.room + len(self.granted)
+
     def free_for(self, run: Run) -> int:
         """Return the number of slots for a run, which keeps no permit from others if it needs none."""
         return self.free_slots if run.guarded else self.room
@@ -98,7 +106,7 @@ class Running:
     @property
     def _unused(self) -> int:
         """The number of slots that the gate has not taken."""
-        taken = len(self.runs) + self._held.asking
+        taken = len(self.runs) + len(self.granted) + self._held.asking
         for calls in self._groups.values():
             taken += calls.offered
         return self._slots.size - taken
@@ -298,6 +306,7 @@ class Running:
 
     def _may_pass_on(self, run: Run, facts: Facts) -> bool:
         is_over = facts.began and facts.message is Message.NOBODY and facts.result is not Result.NOTHING
+        is_over = is_over and not run.being_acknowledged
         return self._passes_on and is_over and self._tasks.is_plain(run) and not self._closed.keep_waiting(run)
 
     def end(self, run: Run, facts: Facts) -> None:
@@ -310,7 +319,10 @@ class Running:
             self._send_back(run, permit)
             return
         calls.outbox.settle(permit)
-        calls.outbox.ended(run.delivery, facts, run.needs.text)
+        if run.being_acknowledged and facts.message is Message.NOBODY:
+            calls.outbox.ended_unacked(run, facts)
+        else:
+            calls.outbox.ended(run.delivery, facts, run.needs.text)
         calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         self.forget_permit(run)
 

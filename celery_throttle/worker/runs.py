@@ -304,6 +304,11 @@ class Run:
         """Whether the broker still has the message; if an acknowledgement fails Celery only logs that."""
         return not self.stored and not self.request.message.acknowledged
 
+    @property
+    def being_acknowledged(self) -> bool:
+        """Whether Celery acknowledges the message later: in the next turn of the hub, or when its consumer pauses."""
+        return self.at_broker and bool(self.request.acknowledged)
+
     def _message(self, result: Result, epoch: int) -> Message:
         request = self.request
         if self.requeue:
@@ -317,5 +322,5 @@ class Run:
         # way. After a run without a result one more run does no harm; but that delivery need not come, so nothing may
         # wait for it.
         late = not self.stored and self.epoch != epoch
-        comes_again = late or self.at_broker or self.content.redelivered
+        comes_again = late or self.content.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY

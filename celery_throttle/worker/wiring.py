@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.solo import TaskPool as SoloPool
@@ -16,7 +17,7 @@ from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of, release_of_app
-from celery_throttle.worker.celery_side import outcomes, remember
+from celery_throttle.worker.celery_side import blocking, outcomes, remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
 from celery_throttle.worker.celery_side.slots import Slots
@@ -43,6 +44,8 @@ _REVOKED_EVERY = 1.0
 _TEND_EVERY = 0.5
 #: Seconds that a solo worker waits for the broker's messages between two parked tasks.
 _IN_PASSING = 0.001
+#: The most seconds that the gate goes on between two of kombu's attempts to connect to the broker.
+_NO_BROKER_TURNS = 1.0
 #: The most seconds that a stopping worker waits until its loop has left the pool's results to Celery.
 _LEAVE = 5.0
 
@@ -86,6 +89,8 @@ class Throttling:
         Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
         self._slots.watch(self.loop.wake)
+        if self._slots.is_green:
+            blocking.sleep_without_blocking()
         # Celery before 5.7 takes the bound methods of two workers for one receiver.
         task_revoked.connect(self._never_runs, weak=False, dispatch_uid=str(id(self)))
         for signal in (task_unknown, task_rejected):
@@ -127,10 +132,30 @@ class Throttling:
         """Connect the gate to a consumer that has its queues."""
         if self.pumped:
             self._pump_with(consumer)
+        if not self.loop.threaded:
+            blocking.between_attempts(self._turn_without_broker)
         for name in ("add_task_queue", "cancel_task_queue"):
             if name not in vars(consumer):
                 setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
         self.gate.connected(consumer)
+
+    def _turn_without_broker(self) -> None:
+        """Read the ends of bodies, and report them to the store, on a hub of ours: the worker's takes no turn now."""
+        if self.loop.threaded:  # the worker is closing
+            return
+        results, hub, until = self._slots.results(self._hub), Hub(Timer()), monotonic() + _NO_BROKER_TURNS
+        self.loop.move(hub)
+        results.read_on(hub)
+        try:
+            self.gate.timer_lost()
+            self.loop.pump()
+            while (results.half_read or any(group.busy for group in self.groups)) and monotonic() < until:
+                hub.run_once()
+        finally:
+            results.leave(hub)
+            self.loop.move(self._hub)
+            self.gate.timer_lost()
+            hub.close()
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
         """Wrap a function by which remote control changes the queues of a running worker."""
@@ -213,6 +238,7 @@ class Throttling:
         task_revoked.disconnect(self._never_runs, dispatch_uid=str(id(self)))
         for signal in (task_unknown, task_rejected):
             signal.disconnect(self._is_unknown, dispatch_uid=str(id(self)))
+        blocking.no_more(self._turn_without_broker)
         remember.end()
         outcomes.end()
         self.timekeeper.stop()

@@ -112,6 +112,33 @@ def test_broker_restarted(own_server: EmbeddedServer, workers: Workers, journal:
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_permits_come_back_while_the_broker_is_away(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State, pool: str
+) -> None:
+    """Kombu blocks Celery's consumer then, or the heartbeat of a solo worker."""
+    worker = workers.start(DOORS, pool=pool, concurrency=2)
+    app = workers.app(DOORS)
+    labels = ["early"] if pool == "solo" else ["early", "other"]
+    for label, task in zip(labels, (app.hold, app.pair), strict=False):
+        task.delay(label)
+    journal.wait_running(len(labels))
+
+    own_server.kill()
+    if pool != "solo":
+        worker.wait_for_log("Trying again in")
+    journal.let_all_go()
+    journal.wait_finished(len(labels))
+    until(lambda: not state.holders and not state.used, describe=state.describe)
+    assert worker.running
+
+    restart(own_server, workers, DOORS, concurrency=2)
+    app.hold.delay("next")
+    journal.wait_finished(1, "next")
+    state.wait_empty()
+    assert counts(journal)["early"] == 1
+
+
 def test_grant_that_comes_without_a_broker_leaves_the_lock(
     own_server: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal
 ) -> None:

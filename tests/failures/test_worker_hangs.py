@@ -45,7 +45,7 @@ def test_permit_of_an_ended_body_comes_free(
 
     journal.let_go("ends")
 
-    hung.wait_for_log(rf"{ends.id}\] has ended, and this worker, which hangs, has not noticed for 2 s")
+    hung.wait_for_log(rf"{ends.id}\] has ended, and this worker, which hangs, has not noticed for 0\.7 s")
     journal.wait_running(1, "third")
     assert state.holders == {goes_on.id, third.id}
     journal.let_go("third")

@@ -341,9 +341,10 @@ class Story(Looking):
         self.wait(str(self.reply.wait))
         return self.look(slots=1)
 
-    def end(self, *tasks: str, how: str = "done", slots: int = 0) -> str:
-        """End these with one call."""
-        self._call(slots, ended=[ended(self._run(task), FACTS.get(how, how)) for task in tasks])
+    def end(self, *tasks: str, how: str = "done", slots: int = 0, unacked: bool = False) -> str:
+        """End these with one call; ``unacked``: their messages are being acknowledged."""
+        rows = [ended(self._run(task), FACTS.get(how, how))._replace(unacked=unacked) for task in tasks]
+        self._call(slots, ended=rows)
         return self._shown()
 
     def pass_on(self, task: str, to: str, *, how: str = "done", attempt: int = 0, slots: int = 0, **on: str) -> str:

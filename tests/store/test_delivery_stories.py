@@ -298,6 +298,12 @@ an outcome is on record until its message is acknowledged:
     park t; peer: look = t; peer: end t never; peer: ask t = has_run; peer: look; look; finished = -
 a run whose message the broker has is not repeated:
     take t; end t at_broker; peer: ask t = has_run
+a run whose message is being acknowledged is not repeated:
+    take t; end t unacked; finished = 0 t; peer: ask t = has_run
+a run whose message was acknowledged after it leaves no trace:
+    take t; end t unacked; finished = 0 t; acked t; finished = -; records = -
+a run without a lease whose message is being acknowledged leaves no trace:
+    take t; expire t; reap = t; end t unacked; acked t; finished = -; records = -
 a run that came to nothing is repeated:
     take t; end t again; peer: take t
 a call that parks and is sent again confirms nothing:

@@ -134,6 +134,16 @@ class State:
         """Wait until there are no holders and no parked tasks, and no task has left a trace."""
         until(lambda: self.is_empty() and not self.ids(), describe=self.describe)
 
+    def records(self) -> dict[str, str]:
+        """Every record of a task, also those of messages that are over, which end by themselves after a day."""
+        with self.client() as client:
+            keys = [key for key in client.scan_iter("*throttle*records") if client.type(key) in (b"hash", "hash")]
+            return {task.decode(): text.decode() for key in keys for task, text in client.hgetall(key).items()}
+
+    def wait_gone(self) -> None:
+        """Wait until the store has no record of any task."""
+        until(lambda: self.is_empty() and not self.records(), describe=lambda: f"records: {self.records()}")
+
     def describe(self) -> str:
         return f"held {self.holders}, used {self.used}, parked {self.lines}, ids left {self.ids()}"
 

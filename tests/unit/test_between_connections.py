@@ -117,7 +117,7 @@ def test_permit_to_give_back_has_a_timer_after_a_lost_connection() -> None:
     """Celery empties the hub's timer when the connection is lost."""
     worker = Worker(plain)
     box = SimpleNamespace(urgent=False, lazy=True)
-    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None, sifting=Sifting())
+    calls: Any = SimpleNamespace(outbox=box, hungry=False, hint_due=False, lazy_since=None, sifting=Sifting())
     timers = []
     for lost in (False, False, True):
         if lost:

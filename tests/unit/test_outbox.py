@@ -180,6 +180,29 @@ def test_unacknowledged_task_is_sent_with_any_next_call(outbox: Outbox) -> None:
     assert not outbox.urgent
 
 
+def test_late_acknowledgement_is_reported_after_the_row_that_it_takes_back(outbox: Outbox) -> None:
+    parked, ended_early, lost = (run_of(task, acknowledged=False) for task in ("parked", "ended", "lost"))
+    outbox.acknowledging(parked)
+    outbox.ended_unacked(ended_early, DONE)
+    refused = outbox.next_batch(0)
+    assert changes(refused) == [("ended", "ended"), ("unacked", "parked")]
+    assert refused.exchange.changed[0].unacked
+    outbox.put_back(refused, copied=False)
+    for run in (parked, ended_early):
+        run.request.message.acknowledged = True
+    assert changes(outbox.next_batch(0)) == [("ended", "ended"), ("unacked", "parked")]
+    was_lazy = outbox.lazy
+    assert sorted(changes(outbox.next_batch(0))) == [("acked", "ended"), ("acked", "parked")]
+    assert (was_lazy, outbox.lazy) == (True, False)
+
+    outbox.ended_unacked(lost, DONE)
+    outbox.next_batch(0)
+    outbox.disconnected()  # its broker delivers it again
+    lost.request.message.acknowledged = True
+    assert not outbox.lazy
+    assert not changes(outbox.next_batch(0))
+
+
 def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes to put the call together."""
     outbox, runs_there = Outbox(), [run_of(task) for task in "abc"]

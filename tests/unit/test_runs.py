@@ -30,8 +30,8 @@ from tests.unit.runs import GPU, request_of, run_of
 @pytest.mark.parametrize(
     ("gone", "epoch", "result", "where"),
     [
-        # The connection broke without notice: it is delivered again, and its run must be on record.
-        pytest.param(True, 1, Result.SUCCESS, Message.BROKER, id="not acknowledged"),
+        # The connection broke without notice, or the hub's next turn acknowledges it.
+        pytest.param(True, 1, Result.SUCCESS, Message.NOBODY, id="not acknowledged"),
         pytest.param(False, 1, Result.SUCCESS, Message.NOBODY, id="acknowledged"),
         # The broker may have put it back before the acknowledgement arrived.
         pytest.param(False, 2, Result.SUCCESS, Message.BROKER, id="acknowledged on a connection that is gone"),
@@ -48,7 +48,9 @@ def test_where_the_message_is_after_a_run(gone: bool, epoch: int, result: Result
     request = request_of(acknowledged=True, task=SimpleNamespace(acks_late=late), delivery_info=None)
     request.message, request.acknowledged = message, True
     message.ack_log_error(SimpleNamespace(critical=lambda *_, **__: None), (ConnectionError,))
-    assert Run(request, Content("t"), epoch=1).facts(result, began=True, epoch=epoch).message is where
+    run = Run(request, Content("t"), epoch=1)
+    assert run.facts(result, began=True, epoch=epoch).message is where
+    assert run.being_acknowledged is gone
 
 
 def test_an_attempt_is_later_than_those_before_it() -> None:

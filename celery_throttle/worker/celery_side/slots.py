@@ -140,6 +140,11 @@ class Slots:
         """Return the results of the processes that this hub, the worker's, reads."""
         return PoolResults(self._asyn_pool, hub)
 
+    @property
+    def is_green(self) -> bool:
+        """Whether bodies are greenlets, which run while all other code waits."""
+        return bool(self._pool.is_green)
+
     def discarded(self, run: Run) -> bool:
         """Return whether the pool dropped the run's job, unbegun, when the consumer stopped, for good or not."""
         if self._asyn_pool is None or run.request.time_start is not None:

@@ -1,7 +1,7 @@
-"""Read the results of Celery's pool of processes while the main thread sleeps in a soft shutdown.
+"""Read the results of Celery's pool of processes while the worker's hub takes no turns.
 
-Celery's soft shutdown sleeps in a signal handler. So the worker's hub takes no turns, and the ends of tasks stay in the
-pipes of the pool.
+Celery's soft shutdown sleeps in a signal handler, and kombu sleeps while the broker is away. So the ends of tasks stay
+in the pipes of the pool.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PoolResults:
     """The pipes of a pool's processes, which another hub than the worker's reads for a while.
 
     Args:
-        pool: Celery's `AsynPool`.
+        pool: Celery's `AsynPool`; None for another pool, which has no pipes.
         hub: the worker's hub, which has the callbacks for the pipes and does not turn.
     """
 
@@ -53,9 +53,17 @@ class PoolResults:
 
     def read_on(self, hub: Any) -> None:
         """Have a hub read the pipes; in its thread."""
-        self._pipes = list(self._pool._fileno_to_outq)  # noqa: SLF001
+        pool = self._pool
+        self._pipes = list(pool._fileno_to_outq) if pool is not None else []  # noqa: SLF001
         for pipe in self._pipes:
+            if pipe not in self._hub.readers:  # Celery has reset it, and sets it up again with the next connection
+                self._hub.add_reader(pipe, pool.handle_result_event, pipe)
             hub.add_reader(pipe, self._read, hub, pipe)
+
+    @property
+    def half_read(self) -> bool:
+        """Whether a part of a result was read: with the next broker connection Celery would read from its middle."""
+        return any(isinstance(self._hub.readers.get(pipe, (None,))[0], GeneratorType) for pipe in self._pipes)
 
     def leave(self, hub: Any) -> None:
         """Have the hub read them no more; in its thread."""

@@ -75,6 +75,7 @@ class Calls:
         number: the number of the last call.
         offered: the slots that the call under way offers to parked tasks.
         hungry: whether there may be parked tasks to start, so that the gate asks when it has a slot.
+        hint_due: whether the gate asks also without a slot, so that the store sends the hints that are due.
         look_at: when a parked task may become ready by time alone, on the clock of ``time.monotonic``.
         freed: the number of runs that ended since the last call and whose bucket has a line.
         lazy_since: when the first row came that can wait.
@@ -104,7 +105,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self._read = 0  # the number of the last call whose answer was read
-        self.hungry = True
+        self.hungry, self.hint_due = True, False
         self._pause_asked: object = None  # the present pause, after the store refused
         self.look_at: float | None = None
         self.lazy_since: float | None = None
@@ -164,7 +165,7 @@ class Calls:
 
     def send(self, slots: int) -> None:
         """Send the rows of the outbox, and offer some slots to parked tasks. Only while `free`."""
-        self.number += 1
+        self.number, self.hint_due = self.number + 1, False
         # An offered slot is kept from plain tasks until the answer. So a large call, which takes long, offers none, but
         # the call after it does.
         self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(FEWEST_BYTES)

@@ -79,8 +79,8 @@ class Leases:
         pause = self._lease / 3
         self._blocked.renewing(group.calls.group, list(group.calls.held.values()))
         try:
-            self.renew(group)
             self._ended.let_lapse(list(group.calls.held.values()))
+            self.renew(group)
         except RedisError as error:
             # If the server is no primary any more, it would refuse on this connection for ever.
             group.client.connection_pool.disconnect()

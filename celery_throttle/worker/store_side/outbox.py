@@ -106,6 +106,7 @@ class Outbox:
         self._gone: list[tuple[str, ...]] = []
         self._acknowledging: list[Run] = []  # since the last call
         self._unacked: list[Delivery] = []
+        self._maybe_acked: list[Run] = []  # of rows that name a message as not acknowledged
         self._errors = 0
         self._late = False  # whether the last call had no room for all changes
         self._refused = False  # whether the last call was refused
@@ -122,16 +123,22 @@ class Outbox:
         """Whether there are urgent rows that a full store takes, too."""
         if self._gone or self._unacked or self._late:
             return True
-        return any(row.event == "ended" for row in self._changed) or any(run.at_broker for run in self._acknowledging)
+        urgent = any(row.event in ("ended", "began") for row in self._changed)
+        return urgent or any(run.at_broker for run in self._acknowledging)
 
     @property
     def lazy(self) -> bool:
         """Whether there are rows that can wait for a moment."""
-        return bool(self._spare or self._passed or self._changed)
+        return bool(self._spare or self._passed or self._changed) or not all(run.at_broker for run in self._maybe_acked)
 
     def ended(self, delivery: Delivery, facts: Facts, needs: str = "") -> None:
         """Report that a run has ended, and that the permits of ``needs`` are free."""
         self._changed.append(DeliveryChange("ended", *delivery, facts, needs))
+
+    def ended_unacked(self, run: Run, facts: Facts) -> None:
+        """Report the end of a run whose message Celery acknowledges soon; that is reported when it is done."""
+        self._changed.append(DeliveryChange("ended", *run.delivery, facts, run.needs.text, unacked=True))
+        self._maybe_acked.append(run)
 
     def began(self, delivery: Delivery) -> None:
         """Report that a task begins which is acknowledged early, so that the store deletes its message."""
@@ -141,8 +148,9 @@ class Outbox:
         """Note a run that was parked with the last call, and whose broker message is being acknowledged.
 
         The next call confirms all these acknowledgements to the store, but for the deliveries in its ``unacked`` rows.
-        Whether the broker has a message is read when that call is built: there may be no connection to the broker. The
-        store has a run that the broker keeps until ``acked`` as unacknowledged already.
+        Whether the broker has a message is read when that call is built: there may be no connection to the broker. A
+        message of these rows that is acknowledged later gets a row ``acked``. The store has a run that the broker keeps
+        until ``acked`` as unacknowledged already.
         """
         if not run.keeps:
             self._acknowledging.append(run)
@@ -155,6 +163,7 @@ class Outbox:
         """
         self._unacked += [run.delivery for run in self._acknowledging]
         self._acknowledging.clear()
+        self._maybe_acked.clear()
 
     def acked(self, delivery: Delivery) -> None:
         """Report that the broker's message of a task that was parked as unacknowledged is acknowledged now."""
@@ -219,6 +228,7 @@ class Outbox:
     def next_batch(self, slots: int, most_bytes: int = MOST_BYTES) -> Batch:
         """Take out the rows that fit in one call, with ``most_bytes`` of messages, or with one larger message."""
         self.unspare(_IDLE)
+        self._report_acked()
         # A run that was refused, and is to be parked, came before runs that are parked without a question.
         self.arrived.sort(key=attrgetter("came"))
         portion = self._portion()
@@ -257,10 +267,19 @@ class Outbox:
         if over:  # a run that has ended needs no `began` row
             changed = [row for row in changed if row.event != "began" or row.nonce not in over]
         # All of them, without a bound: the store takes the others as acknowledged.
-        unacked = self._unacked + [run.delivery for run in self._acknowledging if run.at_broker]
+        at_broker = [run for run in self._acknowledging if run.at_broker]
+        unacked = self._unacked + [run.delivery for run in at_broker]
+        self._maybe_acked += at_broker
         self._acknowledging.clear()
         self._unacked.clear()
         return changed + [DeliveryChange("unacked", *delivery) for delivery in unacked]
+
+    def _report_acked(self) -> None:
+        """Report the messages that were acknowledged after their ``unacked`` rows, once the store has these rows."""
+        if not self._unacked:
+            for run in [run for run in self._maybe_acked if not run.at_broker]:
+                self._maybe_acked.remove(run)
+                self.acked(run.delivery)
 
     @property
     def _lacks_holders(self) -> bool:

@@ -31,8 +31,10 @@
 --             unacked   the store has the message, or the task has run, but the broker did not take the
 --                       acknowledgement
 --             acked     the delivery arrived as unacked, and is acknowledged now
---             ended     and message, result, began: see shared/facts.lua
---             passed    the same, and the task in the same worker that has the permit now, as in arrived
+--             ended     and message, result, began: see shared/facts.lua; and true, if the broker's message
+--                       is acknowledged later: a row `acked` follows
+--             passed    and message, result, began, and the task in the same worker that has the permit
+--                       now, as in arrived
 --   gone      { why, task, ... }: tasks that will not run:
 --             revoked   take the task out of its line
 --             never     and identity, first: the lock of the task is free; first: the task that it was a

@@ -1,13 +1,13 @@
 -- Reports: carrying out the rows of a worker's call about deliveries, and about tasks that will not run.
 
-local function apply_change(event, task, attempt, nonce, publication, message, result, began, to)
+local function apply_change(event, task, attempt, nonce, publication, message, result, began, more)
   if event == 'began' then return forget_message(task, nonce) end
   publication = publication ~= '' and publication or nil
   local delivery = { attempt = attempt, nonce = nonce, publication = publication, unacked = true }
-  if event == 'ended' then return end_run(task, delivery, message, result, began) end
-  if event == 'passed' then return pass_on(task, delivery, message, result, to) end
+  if event == 'passed' then return pass_on(task, delivery, message, result, more) end
   if event == 'acked' then return note_acked(task, delivery) end
-  note_delivery(task, delivery)
+  if event == 'unacked' or more then note_delivery(task, delivery) end
+  if event == 'ended' then end_run(task, delivery, message, result, began) end
 end
 
 local function apply_changes(rows)
