@@ -7,12 +7,15 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from random import Random
 
 from tests.chaos.mishaps import MISHAPS
+from tests.chaos.service import Service
 from tests.chaos.town import VISIBILITY, Town
 from tests.chaos.traffic import Traffic
 from tests.chaos.verdict import Verdict
@@ -21,6 +24,8 @@ from tests.support.waiting import until
 #: Seconds until all is done, once there is peace. Each worker delivers messages of lost ones again every 100 s or so.
 PATIENCE = VISIBILITY + 135
 #: Keys of the store that may have something when all is done.
+#: Kinds that have to run, and to leave nothing, once there is peace.
+PROBES = ("late", "early", "shared_early", "told_early")
 MAY_STAY = {"limits", "audit", "overrides", "locks", "rates", "turns", "ends", "meta", "records", "workers"}
 
 
@@ -70,12 +75,15 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> list[str]:
             town.start(place)
         until(lambda: all(place.up for place in town.places), timeout=60)
         traffic = Traffic(town.app, options.rate, seed)
+        service = Service(town.app, town.journal)
         traffic.begin()
+        service.begin()
         only = set(filter(None, options.only.split(",")))
         _go_on(town, traffic, Random(f"{seed} mishaps"), only, options.minutes * 60)
         traffic.end()
+        service.end()
         left = _make_peace(town, traffic)
-        verdict = Verdict(town, traffic.published)
+        verdict = Verdict(town, traffic.published + service.calls)
         verdict.judge()
         return _report(verdict, left, len(traffic.published), town)
 
@@ -84,14 +92,35 @@ def _make_peace(town: Town, traffic: Traffic) -> list[str]:
     """Let all come to its end; return the rest."""
     until(lambda: all(place.up for place in town.places), timeout=60)
     wrong = _wait_done(town, PATIENCE)
-    traffic.probe("late", 30)
-    wrong += [f"30 more tasks: {each}" for each in _wait_done(town, 20)]
+    probes = [each.task_id for name in PROBES for each in traffic.probe(name, 30)]
+    wrong += [f"more tasks: {each}" for each in _wait_done(town, 20)]
+    wrong += _left_of(town, probes) + _phantoms(town, traffic)
     for place in town.places:
         town.tell(place, "term")
     for place in town.places:
         for pause in town.ended(place):
             time.sleep(pause)
     return wrong + [f"left in the store: {key}" for key in town.in_store() if key.rpartition(":")[2] not in MAY_STAY]
+
+
+def _left_of(town: Town, tasks: list[str]) -> list[str]:
+    """Return the records of tasks that ran in peace; and print how many there are of all tasks, by pool."""
+    with suppress(AssertionError):
+        until(lambda: not set(tasks) & town.state.records().keys(), timeout=10)
+    records = town.state.records()
+    runs = [run for run in town.journal.runs() if run.task_id in records]
+    pools = {run.task_id: town.pools.get(run.worker.partition("@")[0], "a service") for run in runs}
+    for pool, count in sorted(Counter(pools.get(task, "none") for task in records).items()):
+        print(f"left in the store by {pool}: {count} records")  # noqa: T201
+    return [f"left by {pools.get(task)}: {task}: {records[task]}" for task in tasks if task in records]
+
+
+def _phantoms(town: Town, traffic: Traffic) -> list[str]:
+    """Return the locks of tasks that were never published: their publishers were interrupted."""
+    sent = {each["task_id"] for each in town.journal.events() if each["event"] in ("sent", "claimed")}
+    sent |= {each.task_id for each in traffic.published}
+    locks = [lock for lock in town.state.throttle.locks(most=10_000) if lock.state == "queued"]
+    return [f"a lock of a task that was never published: {lock}" for lock in locks if lock.task_id not in sent]
 
 
 def _wait_done(town: Town, timeout: float) -> list[str]:
@@ -111,7 +140,7 @@ def _report(verdict: Verdict, left: list[str], published: int, town: Town) -> li
         file.write(f"wall clock {datetime.now().astimezone()} is {time.monotonic():.3f}\n")
         for each in sorted(town.troubles, key=lambda each: each.began):
             file.write(f"{each.began:.3f}-{each.ended:.3f} {each.what} {each.worker or 'all'}\n")
-    violations = verdict.violations + left
+    violations = verdict.violations + town.wrong + left
     for line in violations:
         print(f"VIOLATION {line}")  # noqa: T201
     for why, count in sorted(verdict.excused.items()):

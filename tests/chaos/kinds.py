@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-__all__ = ["CAPS", "KINDS", "LEASE", "RATES", "REVOKED_TOO", "STEERED", "Call", "Kind"]
+__all__ = ["CAPS", "KINDS", "LEASE", "OUTSIDE", "RATES", "REVOKED_TOO", "STEERED", "Call", "Kind"]
 
 LEASE = 3
 
@@ -18,7 +18,7 @@ CAPS = {
 RATES = {"paced": (8, 2)}
 #: Limits that are overridden, paused and resumed while others use them.
 STEERED = ("shared", "late", "paced")
-_WHO = ("ada", "bob", "cyd")
+_WHO = ("ada", "bob", "cyd", "ж*:{}\x1f", "\ud800 \n")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Kind:
 
 KINDS = (
     Kind("plain", 2, throttled=False),
+    Kind("fan", 1, throttled=False),
     Kind("early", 5, ("early",)),
     Kind("late", 5, ("late",), late=True),
     Kind("shared_early", 3, ("shared",)),
@@ -103,5 +104,7 @@ KINDS = (
     Kind("leaving", 1, ("late",), late=True, may_miss=True),
 )
 
+#: A service that takes permits outside of tasks.
+OUTSIDE = Kind("outside", 0, ("shared",), may_miss=True)
 #: Kinds of which some calls are revoked.
 REVOKED_TOO = {"early", "late", "keyed", "two", "heavy", "shared_late", "once_early"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
@@ -14,7 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
-from tests.chaos.kinds import REVOKED_TOO, STEERED
+from tests.chaos.kinds import LEASE, REVOKED_TOO, STEERED
 from tests.chaos.town import Place, Town
 from tests.chaos.traffic import Traffic
 
@@ -182,6 +183,39 @@ def relay_mishap(town: Town, place: Place, chance: Random) -> Iterator[float]:
     town.over(trouble)
 
 
+def broker_gone(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    """For longer than a lease: the store is there, and no permit of a body that has ended is kept from others."""
+    if town.busy or chance.random() < 0.5:
+        return
+    town.busy |= {"broker", "store"}
+    trouble = town.note("broker")
+    town.broker.kill()
+    yield LEASE * 4
+    kept = town.holders_without_a_body()
+    for _again in range(6):  # a worker that is frozen, or cut off from the store, takes a lease longer
+        if kept:
+            yield 2.0
+            kept &= town.holders_without_a_body()
+    if kept:
+        town.wrong.append(f"{time.monotonic():.3f} the broker is away, and permits of ended bodies are held: {kept}")
+    town.broker.restart()
+    town.over(trouble)
+    town.busy.clear()
+
+
+@_at_a_place
+def no_descriptors(town: Town, place: Place, chance: Random) -> Iterator[float]:
+    """A worker has (almost) no file descriptor left, just as its connections to the store break."""
+    if place.pool != "prefork" or not place.worker:
+        return  # its bodies have no other process
+    most, trouble = place.worker.most_files(), town.note("store", place)
+    place.worker.allow_files(place.worker.next_file() + chance.randint(0, 3))
+    place.store.hang_up()
+    yield chance.uniform(0.2, 4.0)
+    place.worker.allow_files(most)
+    town.over(trouble)
+
+
 def lose_scripts(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
     with suppress(RedisError), Redis.from_url(town.store.url, socket_timeout=1) as client:
         client.script_flush()
@@ -225,12 +259,12 @@ def revoke(_: Town, traffic: Traffic, chance: Random) -> Iterator[float]:
     chosen = chance.sample(recent, min(len(recent), chance.randint(1, 6)))
     for each in chosen:
         each.revoked = True
-    traffic.revoke([each.task_id for each in chosen])
+    traffic.revoke([each.task_id for each in chosen] + ["bad\ud800id"])
     yield 0
 
 
 #: Each with how often it comes.
 MISHAPS: dict[Mishap, int] = {
     kill_child: 4, freeze_child: 3, kill_worker: 3, freeze_worker: 3, warm: 2, cold: 2, second_release: 1,
-    server_mishap: 3, relay_mishap: 6, lose_scripts: 2, steer: 4, revoke: 3,
+    server_mishap: 3, relay_mishap: 6, lose_scripts: 2, steer: 4, revoke: 3, broker_gone: 1, no_descriptors: 2,
 }  # fmt: skip

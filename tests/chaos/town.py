@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from tests.chaos.kinds import LEASE
 from tests.conftest import new_server
@@ -30,7 +31,11 @@ __all__ = ["Place", "Town", "Trouble"]
 
 APP = "tests.chaos.tasks"
 #: Of the workers that are not like the others, by place.
-_OPTIONS: dict[int, dict[str, Any]] = {1: {"options": ("--max-tasks-per-child", "40")}, 3: {"pool": "threads"}}
+_OPTIONS: dict[int, dict[str, Any]] = {
+    1: {"options": ("--max-tasks-per-child", "40")},
+    2: {"pool": "gevent"},
+    3: {"pool": "threads"},
+}
 #: The broker delivers unacknowledged messages again after so many seconds.
 VISIBILITY = 15
 #: Celery itself waits for half a minute and more for a job that did not get to its process.
@@ -79,6 +84,10 @@ class Place:
     def node(self) -> str:
         return self.worker.name if self.worker else ""
 
+    @property
+    def pool(self) -> str:
+        return str(self.options.get("pool", "prefork"))
+
 
 class Town:
     """Starts everything, and ends it with the ``with`` block."""
@@ -88,6 +97,7 @@ class Town:
         self.journal = Journal(directory / "journal.jsonl")
         self.troubles: list[Trouble] = []
         self.died: list[tuple[str, str]] = []  # workers that ended otherwise than they should, and how
+        self.wrong: list[str] = []  # what a mishap has found
         self.told_to_end: dict[str, float] = {}  # workers that are to finish their runs, since when
         self._pids: set[int] = set()
         self.busy: set[str] = set()  # servers that something happens to
@@ -105,6 +115,7 @@ class Town:
             self.state = State(lambda: self.store.url)
             self.places = [self._place(stack, _OPTIONS.get(number, {})) for number in range(self._count)]
             self.guest = self._place(stack, {"concurrency": 2}, release=1)
+            self.pools: dict[str, str] = {}  # of each worker that was started
             self._stack = stack.pop_all()
         return self
 
@@ -128,6 +139,7 @@ class Town:
         conf = {"throttle_url": place.store.url}
         place.worker = self.workers.start(APP, **place.options, env=env, conf=conf, wait=False)
         place.expected_end = False
+        self.pools[place.node] = place.pool
 
     def start_again(self, place: Place) -> None:
         """Do so where a worker has to be all the time."""
@@ -206,6 +218,14 @@ class Town:
 
     def server(self, name: str) -> EmbeddedServer:
         return self.broker if name == "broker" else self.store
+
+    def holders_without_a_body(self) -> set[str]:
+        """Return the tasks that hold permits and do not run."""
+        try:
+            held = self.state.holders
+        except RedisError as error:
+            return {repr(error)}
+        return held - {run.task_id for run in self.journal.running()}
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ __all__ = ["Published", "Traffic"]
 logger = logging.getLogger(__name__)
 
 
+#: Of task ids.
+_ENDS = ("",) * 9 + (":*{ж}\"\\'",)
+
+
 @dataclass
 class Published:
     """One call that was published, at a time of the monotonic clock.
@@ -59,11 +63,12 @@ class Traffic:
         """Have these revoked soon, by the thread that publishes: the broker may be away."""
         self._revokes.put(task_ids)
 
-    def probe(self, name: str, count: int) -> None:
+    def probe(self, name: str, count: int) -> list[Published]:
         """Publish calls of one kind at once, from the thread that asks, after the end."""
         kind = next(kind for kind in KINDS if kind.name == name)
         for number in range(count):
             self._publish(kind.call(10**6 + number, self._chance))
+        return self.published[-count:]
 
     def _run(self) -> None:
         began, number = time.monotonic(), 0
@@ -77,7 +82,7 @@ class Traffic:
 
     def _publish(self, call: Call) -> None:
         # A singleton whose caller gives it an id is published beside any others.
-        task_id = None if call.kind.once else str(uuid.uuid4())
+        task_id = None if call.kind.once else str(uuid.uuid4()) + self._chance.choice(_ENDS)
         published = Published(call, task_id or "", time.monotonic(), sure=False)
         self.published.append(published)
         try:

@@ -36,6 +36,7 @@ _CELERY_ENDS = {
     # A pool's process whose end has been noticed, but that cannot be waited for yet, has no descriptor to listen to.
     "Unrecoverable error: ValueError('file descriptor is None')":
         "Celery connected again in the moment in which a process had ended",
+    "Too many open files. Aborting...": "Celery ends a worker that has no descriptor for its broker",
 }  # fmt: skip
 #: Of the main thread's stack, as `town` asks for it: the rest of a result will never come.
 _CELERY_WAITS = re.compile(r"in _flush_outqueue\n(?:.*\n){1,4}.*in recv\n(?:.*\n){1,4}.*in _recv_bytes\n")

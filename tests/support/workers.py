@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -109,6 +111,22 @@ class Worker:
     def freeze(self) -> None:
         """Stop the main process (SIGSTOP); its children go on."""
         self._signal(signal.SIGSTOP)
+
+    def most_files(self) -> int:
+        """How many file descriptors the main process may have."""
+        return resource.prlimit(self.pid, resource.RLIMIT_NOFILE)[0]
+
+    def next_file(self) -> int:
+        """The number of the next file descriptor that the main process opens."""
+        there = {int(each.name) for each in Path(f"/proc/{self.pid}/fd").iterdir()}
+        return next(number for number in itertools.count() if number not in there)
+
+    def allow_files(self, most: int) -> None:
+        """Let the main process, and its children, have file descriptors below this number only."""
+        for pid in (self.pid, *self.children()):
+            with suppress(ProcessLookupError):
+                _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
