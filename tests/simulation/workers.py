@@ -37,7 +37,7 @@ from celery_throttle.worker.celery_side import parsing, remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import calls as calls_module
-from celery_throttle.worker.store_side import connecting, link, listener, outbox, wire
+from celery_throttle.worker.store_side import connecting, leases, link, listener, outbox, wire
 from celery_throttle.worker.store_side.renewals import _PUT_BACK, _RENEWED
 from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
@@ -163,7 +163,7 @@ def install() -> None:
         "worker_name": lambda node: f"{HERE.number():08x}",
         "task_revoked": _OwnSignal(),
     }
-    for module in (admission, calls_module, gate, link, listener, outbox, runs, saving, stopping, wire):
+    for module in (admission, calls_module, gate, leases, link, listener, outbox, runs, saving, stopping, wire):
         vars(module)["monotonic"] = HERE.clock.monotonic
     for module in (resuming, tasks):
         vars(module)["Run"] = _Run
