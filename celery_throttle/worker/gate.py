@@ -12,7 +12,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.contents import stored_id
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.worker.acknowledging import Acknowledging
@@ -183,7 +182,7 @@ class Gate:
         """Free the lock of a task that never runs; ``plan``: with its group."""
         calls = self._groups.get(plan.group or "")
         if calls is not None:
-            calls.outbox.never(plan.identity, stored_id(task_id), plan.first)
+            calls.outbox.never(plan.identity, task_id, plan.first)
         else:
             self._tasks.free_lock(plan, task_id)
 
