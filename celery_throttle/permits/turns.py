@@ -1,4 +1,4 @@
-"""A thread that takes turns while there is work; whoever brings work finds it alive, or starts it again."""
+"""A thread that takes turns while there is work, and is started again by the next caller if it has ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Turns:
         turn: does what is due, given whether a hint came; returns the seconds until the next turn, at the latest.
         has_work: returns whether the thread has to stay; called under the guard.
         bell: wakes the thread.
-        guard: held by whoever brings work, from `begin` until the work is there.
+        guard: held by callers from `begin` until their work is there.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Turns:
             raise StoreUnavailable(f"no thread for permits can be started: {error}") from error
 
     def go_on(self) -> None:
-        """Wake the thread, or start it; if none can be started, whoever comes next tries again."""
+        """Wake the thread, or start it; if none can be started, the next caller tries again."""
         with self._guard, suppress(StoreUnavailable):
             self.begin()
         self._bell.ring()
