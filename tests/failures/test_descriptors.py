@@ -34,5 +34,11 @@ def test_descriptors_are_exhausted_while_it_connects(
     store.restart()
     until(lambda: "Too many open files" in worker.log() or throttle_in(app.app, worker)["groups"][0]["up"])
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
+
+    def stands() -> bool:
+        (group,) = throttle_in(app.app, worker)["groups"]
+        return bool(group["up"] and group["hints"])
+
+    until(stands, describe=worker.tail)
     app.hold.delay("after")
     journal.wait_finished(1, "after")
