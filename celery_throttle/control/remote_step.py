@@ -128,9 +128,13 @@ class Remote:
         if not self._one_at_a_time.acquire(blocking=False):
             return {"error": "the store has not answered the last command yet: ask again in a second"}
         answer: Future[dict[str, str]] = Future()
-        threading.Thread(
-            target=self._carry_out, args=(answer, command, arguments), name="celery-throttle-control", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self._carry_out, args=(answer, command, arguments), name="celery-throttle-control", daemon=True
+            ).start()
+        except RuntimeError:  # no thread can be started now
+            self._one_at_a_time.release()
+            raise
         try:
             return answer.result(_PATIENCE)
         except NotInTime:
@@ -141,7 +145,8 @@ class Remote:
             done: Any = carry_out(self._app, command, arguments, by=f"celery control at {self._hostname}")
         except Exception as error:  # noqa: BLE001 - Celery reports it, as for its own commands
             done = error
-        self._one_at_a_time.release()  # before the answer, because its receiver may send the next command
+        finally:
+            self._one_at_a_time.release()  # before the answer, because its receiver may send the next command
         if isinstance(done, Exception):
             answer.set_exception(done)
         else:

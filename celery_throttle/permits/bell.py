@@ -22,6 +22,8 @@ __all__ = ["Bell"]
 
 #: Seconds until the next SUBSCRIBE after the store refused one, because its user has no right to hints.
 _REFUSED = 10.0
+#: Seconds between two looks where nothing can wake the thread.
+_NO_SELECTOR = 0.05
 
 
 class Bell:
@@ -67,17 +69,20 @@ class Bell:
         """End the subscription."""
         listening, self._listening = self._listening, None
         if listening is not None:
-            with suppress(RedisError, OSError):
+            with suppress(Exception):
                 listening.close()
 
     def sleep(self, seconds: float) -> bool:
         """Sleep for some seconds, or until the bell rings; return whether a hint came."""
         hints = getattr(getattr(self._listening, "connection", None), "_sock", None)
-        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
-            for end in (self._reader, hints):
-                if end is not None:
-                    selector.register(end, selectors.EVENT_READ)
-            selector.select(seconds)
+        try:
+            with selectors.DefaultSelector() as selector:
+                for end in (self._reader, hints):
+                    if end is not None:
+                        selector.register(end, selectors.EVENT_READ)
+                selector.select(seconds)
+        except (OSError, ValueError):  # no descriptor is left, or the connection was closed
+            time.sleep(min(seconds, _NO_SELECTOR))
         with suppress(OSError):
             self._reader.recv(4096)
         return self._take_hints()
@@ -86,11 +91,11 @@ class Bell:
         hinted = False
         try:
             while self._listening is not None and (message := self._listening.get_message(timeout=0)):
-                hinted = hinted or self._counts(message["data"].decode())
+                hinted = hinted or self._counts(message["data"].decode(errors="replace"))  # any client may publish
         except ResponseError:
             self._refused_until = time.monotonic() + _REFUSED
             self.hang_up()
-        except (RedisError, OSError):
+        except Exception:  # noqa: BLE001 - of the connection, or none that is known: the next one subscribes again
             self.hang_up()
         return hinted
 

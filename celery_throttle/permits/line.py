@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 
 if TYPE_CHECKING:
     from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Reply
 
 __all__ = ["NOT_USED", "USED", "Asking", "Batch", "fail", "settle"]
 
@@ -88,6 +90,11 @@ class Batch:
         self.ended.append((DeliveryChange("ended", task, 0, nonce, facts=facts), done))
         return done
 
+    def fits(self, reply: Reply | None) -> None:
+        """Raise ValueError unless the reply, if there is one, has an answer for each caller."""
+        if reply is not None and len(reply.arrived) != len(self.arrived):
+            raise ValueError("it has not as many answers as the call has callers")
+
     def fail(self, error: Exception) -> None:
         """Fail the callers that ask, leave or give back; those in line go on waiting."""
         for asking in self.asking + self.leaving:
@@ -134,13 +141,13 @@ class Batch:
 
 def settle(future: Future[Any], *, value: Any) -> bool:
     """Set a future's value; return False if the future was done or cancelled before."""
-    if future.done():
-        return False
-    future.set_result(value)
-    return True
+    with suppress(InvalidStateError):  # its loop's thread may cancel it at any moment
+        future.set_result(value)
+        return True
+    return False
 
 
 def fail(future: Future[Any], error: Exception) -> None:
     """Set a future's error, unless the future is done."""
-    if not future.done():
+    with suppress(InvalidStateError):
         future.set_exception(error)

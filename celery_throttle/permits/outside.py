@@ -30,10 +30,12 @@ from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.declarations import Declarations
 from celery_throttle.permits.line import NOT_USED, USED, Asking, Batch, fail, settle
+from celery_throttle.permits.turns import Turns
 from celery_throttle.settings import settings_of
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Overtaken, read_exchanged
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
+from celery_throttle.store.reading import read
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.tasks.reap import report_reclaimed
 
@@ -58,8 +60,8 @@ _LOOK_EVERY = 2.0
 #: Seconds between two renewals of held permits, at the most. A store that was emptied grants nothing for four seconds,
 #: so that holders put their permits back.
 _RENEW_EVERY = 2.0
-#: Seconds for which the thread stays when there are no callers.
-_LINGER = 1.0
+#: How often a renewal begins again because the store's data has begun anew.
+_BIRTHS = 3
 
 #: Answers of renew.lua for a permit that is held: renewed, or put back.
 _HELD = (1, 2)
@@ -88,7 +90,7 @@ class Outside:
         self._bell = Bell(make_client(settings.url, self._store.keys), self._store.keys.wake, self._queue, self.sites)
         # For all threads, under the guard.
         self._guard = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._turns = Turns(self._turn, self._has_to_stay, self._bell, self._guard)
         self._nonces = itertools.count(1)
         self._ends = False
         self._next = Batch()
@@ -113,7 +115,7 @@ class Outside:
             waits: whether to wait in line if there is no permit now.
 
         Raises:
-            StoreUnavailable: the store did not answer a moment ago, and this caller does not wait for its return.
+            StoreUnavailable: the store was just away, and this caller does not wait for it, or no thread starts.
             RuntimeError: the program ends, and has given its permits back.
         """
         if (why := self._breaker.why) and not (waits and self.on_store_error == "hold"):
@@ -123,10 +125,11 @@ class Outside:
         with self._guard:
             if self._ends:
                 raise RuntimeError(f"Limit {limit[0]}: no permits are given any more, since the program ends")
+            self._turns.begin()  # first: without a thread nothing of this request may be left
             self._declarations.add(*limit)
             self._next.asking.append(asking)
             self._asked[asking.arrival.task] = asking
-        self._go_on()
+        self._bell.ring()
         return asking
 
     def leave(self, asking: Asking) -> None:
@@ -135,7 +138,7 @@ class Outside:
             asking.leave()
             if not asking.permit.done():
                 self._next.leaving.append(asking)
-        self._go_on()
+        self._turns.go_on()
 
     def drop(self, asking: Asking) -> None:
         """Drop a request, and give its permit back, also if the permit comes later."""
@@ -144,7 +147,7 @@ class Outside:
             self._asked.pop(asking.arrival.task, None)
             if asking.drop():
                 self._next.end(asking.arrival.task, asking.arrival.nonce, NOT_USED)
-        self._go_on()
+        self._turns.go_on()
 
     def log_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
         """Log once in each outage that permits are not counted."""
@@ -174,12 +177,16 @@ class Outside:
             if self._ends:
                 return
             self._held[arrival.nonce] = arrival, renewed
-        self._go_on()
+        self._turns.go_on()
 
     def renew(self, arrival: Arrival) -> bool:
-        """Renew the lease of a permit; False if it is held no longer."""
+        """Renew the lease of a permit; False if it is held no longer.
+
+        Raises:
+            StoreUnavailable: the store did not answer.
+        """
         birth = self._declarations.birth
-        while True:
+        for _ in range(_BIRTHS):
             number = self._number  # before the look at `_held`: no call up to this number has ended a permit in it
             with self._guard:
                 if arrival.nonce not in self._held:
@@ -188,48 +195,33 @@ class Outside:
             if found.decode() == birth:
                 return answer in _HELD
             birth = found.decode()
+        raise StoreUnavailable("the store's data began anew during each renewal")
 
     def release(self, arrival: Arrival) -> Future[None]:
         """Give a permit back; return a future for the store's answer. If the store is away the row is sent later."""
         with self._guard:
             self._held.pop(arrival.nonce, None)
             done = self._next.end(arrival.task, arrival.nonce, USED)
-        self._go_on()
+        self._turns.go_on()
         return done
 
     # -- the thread ----------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        with self._guard:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="celery-throttle-permits", daemon=True)
-                self._thread.start()
-        self._bell.ring()
-
-    def _run(self) -> None:
-        busy_at = time.monotonic()
-        while True:
-            pause = self._turn()
-            with self._guard:
-                if self._has_work or self._waiting or self._held:
-                    busy_at = time.monotonic()
-                elif time.monotonic() - busy_at >= _LINGER:
-                    self._thread = None
-                    break
-            if self._bell.sleep(pause):
-                self._look_at = 0.0
-        self._bell.hang_up()
+    def _has_to_stay(self) -> bool:
+        return bool(self._has_work or self._waiting or self._held)
 
     @property
     def _has_work(self) -> bool:
         """Whether there is something to send, or a call under way."""
         return bool(self._next) or self._under_way is not None or not self._later.empty()
 
-    def _turn(self) -> float:
+    def _turn(self, hinted: bool) -> float:
         """Make the calls that are due; return the seconds until the next turn, at the latest."""
-        while not self._later.empty():
-            self._later.get()()
+        if hinted:
+            self._look_at = 0.0
         try:
+            while not self._later.empty():
+                self._later.get()()
             if self._renew_at <= time.monotonic():
                 self._renew_all()
             if self._has_work or (self._waiting and self._look_at <= time.monotonic()):
@@ -242,7 +234,7 @@ class Outside:
         if self._has_work:
             return 0.0
         due = min(self._renew_at, self._look_at) if self._waiting else self._renew_at
-        return min(max(due - time.monotonic(), 0.0), _LINGER)
+        return max(due - time.monotonic(), 0.0)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -253,6 +245,7 @@ class Outside:
         call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, birth, self._read)
         try:
             reply = read_exchanged(self._call(call))
+            read(batch.fits, reply)
         except Overtaken as later:  # by no call of this process
             logger.error("celery_throttle: %s: going on after it", later)  # noqa: TRY400
             self._number = later.number + 1
@@ -268,7 +261,11 @@ class Outside:
             return
         self._under_way, self._unthrottled, self._read = None, False, self._number
         with self._guard:
-            self._take_answers(batch, reply)
+            try:
+                self._take_answers(batch, reply)
+            except BaseException as error:
+                batch.fail(StoreUnavailable(f"an answer of the store had no effect: {error!r}"))
+                raise
         if reply.reclaimed:
             self._report_reclaimed(reply.reclaimed)
         at_once = reply.more or (self._waiting and self._bell.listen())  # hints may have been missed before
@@ -347,8 +344,11 @@ class Outside:
 
     def _renew_all(self) -> None:
         birth = self._declarations.birth
-        while (found := self._renew_in(birth)) != birth:  # the store was emptied: list the permits again
-            birth = found
+        for _ in range(_BIRTHS):
+            if (found := self._renew_in(birth)) == birth:
+                return
+            birth = found  # the store was emptied: list the permits again
+        raise StoreUnavailable("the store's data began anew during each renewal")
 
     def _renew_in(self, birth: str) -> str:
         """Renew all in data with this birth; return the birth that the store's data has."""

@@ -125,8 +125,8 @@ class Node:
             self._jobs.append((question, index))
             self._changed.notify()
             if not self._running:
+                self._start()  # first: if no thread can be started, the next call tries again
                 self._running = True
-                self._start()
 
     def _start(self) -> None:
         threading.Thread(target=self._work, name="celery_throttle-node", daemon=True).start()
@@ -137,8 +137,12 @@ class Node:
         return 0.0 if asked_at is None or self._pid != os.getpid() else time.monotonic() - asked_at
 
     def _work(self) -> None:
-        while job := self._next():
-            run(self._answer(*job, time.sleep))
+        try:
+            while job := self._next():
+                run(self._answer(*job, time.sleep))
+        except BaseException:
+            self._running, self._asked_at = False, None  # so that the next call starts a new thread
+            raise
 
     async def _answer(self, question: Question, index: int, sleep: Callable[[float], Any]) -> None:
         if question.withdrawn:

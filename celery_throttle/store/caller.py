@@ -151,7 +151,7 @@ def _stands(connection: Any) -> bool:
         if _poll is None:
             return not connection.can_read(timeout=0)
         readable = _poll()
-        readable.register(connection._sock, select.POLLIN)  # noqa: SLF001  # as in link.py
+        readable.register(connection._sock, select.POLLIN)  # noqa: SLF001  # as in wire.py
         return not readable.poll(0)
     except (RedisError, OSError, TypeError, ValueError):  # the last two: closed on our side
         return False

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.contents import stored_id
 from celery_throttle.core.history import RINGS, Ring
-from celery_throttle.core.json_text import write
 from celery_throttle.core.queues import code_of_broker
+from celery_throttle.core.storable import quoted, written
 from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.scripts import Argument, Call, Script
 
@@ -90,8 +90,8 @@ class Store:
             birth: of the store's data that the worker knew when it listed them; "": any birth.
         """
         rows = ",".join([each.row for each in held])
-        about = f'"number":{number},"birth":"{birth}"' if birth else f'"number":{number}'
-        text = f'{{"worker":"{worker}",{about},"held":[{rows}],"waiting":{write(waiting)}}}'
+        about = f'"number":{number},"birth":{quoted(birth)}' if birth else f'"number":{number}'
+        text = f'{{"worker":{quoted(worker)},{about},"held":[{rows}],"waiting":{written(waiting)}}}'
         return self._call("renew", text)
 
     def declare(
@@ -106,7 +106,7 @@ class Store:
         """Declare limits, as `declarations`; ``worker``: its name, and all its declarations."""
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
-        whole = write({"limits": dict(sorted(everything.items())), "options": self.options}) if name else ""
+        whole = written({"limits": dict(sorted(everything.items())), "options": self.options}) if name else ""
         about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole, self.max_begins if name else "")
         rows = list(limits)
         return self._call("declare", *about, len(rows), *(text for row in rows for text in row))
@@ -142,7 +142,7 @@ class Store:
 
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask whether the store has these deliveries; the caller then waits until the data is safe."""
-        return self._call("parked_safely", write(parked))
+        return self._call("parked_safely", written(parked))
 
     def leave(self, worker: str) -> Call:
         """Deregister a worker."""
@@ -194,7 +194,7 @@ class Store:
 
     def status(self, buckets: Sequence[str], rates: Sequence[tuple[int, int, int]] = ()) -> Call:
         """Ask for the status of buckets, or their status with other rates: (count, period in us, burst) of each."""
-        return self._call("status", len(buckets), *buckets, write(rates) if rates else "")
+        return self._call("status", len(buckets), *buckets, written(rates) if rates else "")
 
     def holders(self, past: int, count: int) -> Call:
         """Ask for a page of holders: ``count`` of them, after the first ``past``."""
@@ -277,7 +277,7 @@ class Store:
         """Add counts to the history of limits."""
         rows = list(counts)
         rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in RINGS]
-        counted = [(("" if row.has_keys else row.limit), write(row.counts)) for row in rows]
+        counted = [(("" if row.has_keys else row.limit), written(row.counts)) for row in rows]
         return self._call_with(rings, "add_history", *(value for each in counted for value in each))
 
     def history(self, limits: Iterable[str], ring: Ring) -> Call:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from celery_throttle.core.json_text import quote, write
+from celery_throttle.core.storable import quoted, written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["Arrival", "Delivery", "DeliveryChange", "Exchange"]
 
 @lru_cache(maxsize=64)
 def _written(queues: tuple[str, ...]) -> str:
-    return write(queues)
+    return written(queues)
 
 
 class Delivery(NamedTuple):
@@ -79,16 +79,16 @@ class Arrival(NamedTuple):
         """The JSON for the scripts, without the message."""
         more = f',"lock":{self.lock}' if self.lock else ""
         if self.code:
-            more += f',"code":"{self.code}"'
+            more += f',"code":{quoted(self.code)}'
         if self.publication:
-            more += f',"publication":"{self.publication}"'
+            more += f',"publication":{quoted(self.publication)}'
         if self.unacked:
             more += ',"unacked":true'
         if self.message:
             more += self._about_message
         return (
-            f'{{"task":{quote(self.task)},"nonce":"{self.nonce}","needs":{quote(self.needs)},'
-            f'"queue":{quote(self.queue)},"attempt":{self.attempt}{more}}}'
+            f'{{"task":{quoted(self.task)},"nonce":{quoted(self.nonce)},"needs":{quoted(self.needs)},'
+            f'"queue":{quoted(self.queue)},"attempt":{self.attempt}{more}}}'
         )
 
     @property
@@ -96,10 +96,10 @@ class Arrival(NamedTuple):
         more = f',"message":1,"age_ms":{self.age * 1000:.1f}'
         if self.pause is not None:
             seconds, about = self.pause
-            more += f',"pause_ms":{round(seconds * 1000)},"about":{quote(about)}'
+            more += f',"pause_ms":{round(seconds * 1000)},"about":{quoted(about)}'
         if self.turn is not None or self.wait_ms is not None or self.outside:
             given = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
-            more += "," + write({name: value for name, value in given.items() if value is not None})[1:-1]
+            more += "," + written({name: value for name, value in given.items() if value is not None})[1:-1]
         if self.expires_ms is not None:
             more += f',"expires_ms":{self.expires_ms}'
         return more
@@ -141,7 +141,9 @@ class DeliveryChange(NamedTuple):
                 more += f",{self.to.row}"
             elif self.unacked:
                 more += ",true"
-        return f'["{self.event}",{quote(self.task)},{self.attempt},"{self.nonce}","{self.publication}"{more}]'
+        return (
+            f'["{self.event}",{quoted(self.task)},{self.attempt},{quoted(self.nonce)},{quoted(self.publication)}{more}]'
+        )
 
 
 @dataclass
@@ -166,9 +168,9 @@ class Exchange:
 
     def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "", more: str = "") -> str:
         """Return the call as JSON, without the messages; ``more``: further parts, as JSON."""
-        text = f'{{"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}'
+        text = f'{{"worker":{quoted(worker)},"number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}'
         if birth:
-            text += f',"birth":"{birth}"'
+            text += f',"birth":{quoted(birth)}'
         text += more
         if self.clock:
             text += f',"clock_ms":{self.clock * 1000:.1f}'
@@ -179,7 +181,7 @@ class Exchange:
         if self.changed:
             text += f',"changed":[{",".join([each.row for each in self.changed])}]'
         if self.gone:
-            text += f',"gone":{write(self.gone)}'
+            text += f',"gone":{written(self.gone)}'
         return text + "}"
 
     def messages(self) -> list[bytes]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
+from celery_throttle.core.storable import storable
 from celery_throttle.store.gate_script import gate_scripts, gate_text, inlined
 
 if TYPE_CHECKING:
@@ -70,11 +71,19 @@ class Call:
         script: the script to run.
         arguments: the number of keys, the keys, the arguments.
         fixed: how many of the first arguments are the same in each call; they are packed only once.
+
+    Each text is made `storable`, so no call is impossible to send, and no caller has to look at its texts.
     """
 
     script: Script
     arguments: tuple[Argument, ...]
     fixed: int = 0
+
+    def __post_init__(self) -> None:
+        own = self.arguments[self.fixed :]
+        if not all(type(each) is not str or each.isascii() for each in own):
+            texts = (storable(each) if type(each) is str else each for each in own)
+            object.__setattr__(self, "arguments", (*self.arguments[: self.fixed], *texts))
 
     def evalsha(self) -> tuple[Argument, ...]:
         """Return the command for a server that has the script."""

@@ -169,7 +169,7 @@ class ThrottleTest(Assertions):
         with self._cut.active():
             yield
         for worker in self._living:
-            worker.ask(lambda throttling: [group.calls.link.hurry() for group in throttling.groups], None)
+            worker.ask(lambda throttling: [group.calls.link.connect() for group in throttling.groups], None)
 
     def forget_all(self) -> None:
         """Forget the lines, locks, remembered outcomes and changes, between two tests of one worker.

@@ -12,7 +12,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.contents import stored_id
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.worker.acknowledging import Acknowledging
@@ -21,7 +20,7 @@ from celery_throttle.worker.blocked import Blocked
 from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.celery_side.revocation import Reserved, Revoked, Withdrawing
 from celery_throttle.worker.held_back.backend_away import BackendAway
-from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
+from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.held_back.put_off import PutOff
 from celery_throttle.worker.reported.notices import Notices
@@ -31,6 +30,7 @@ from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, State
 from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
+from celery_throttle.worker.store_side.decisions import PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -186,7 +186,7 @@ class Gate:
         """Free the lock of a task that never runs; ``plan``: with its group."""
         calls = self._groups.get(plan.group or "")
         if calls is not None:
-            calls.outbox.never(plan.identity, stored_id(task_id), plan.first)
+            calls.outbox.never(plan.identity, task_id, plan.first)
         else:
             self._tasks.free_lock(plan, task_id)
 
@@ -337,17 +337,13 @@ class Gate:
         if self._broker.requests is not None:
             self._withdrawing.report(each, self._broker.requests)
 
-    def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
+    def put_off(self, runs: list[Run]) -> None:
         """See `Decisions`."""
         again = [run for run in runs if run in self.held]
         for run in again:
             run.asks = True
 
-        def try_again(here: list[Run]) -> None:
-            go_on()
-            self.held.wait_first(here)
-
-        self.held.pause(again, State.STORE_REFUSES, PAUSE, try_again)
+        self.held.pause(again, State.STORE_REFUSES, PAUSE, self.held.wait_first)
 
     def answered(self, reply: Reply, group: str) -> None:
         """See `Decisions`."""

@@ -65,7 +65,9 @@ def calls_of(
         return lambda error: unreachable(StoreUnavailable(f"{error}; {shown(settings.url)}"))
 
     def connect(calls: Calls) -> tuple[Link, Listener]:
-        link = Link(loop, timekeeper, make, settings.lease, log, calls.up, calls.broken, named(calls.unreachable))
+        link = Link(
+            loop, timekeeper, make, settings.lease, log, calls.up, calls.broken, named(calls.unreachable), calls.tend
+        )
         return link, Listener(loop, timekeeper, make, settings.lease, log, keys.wake, calls.hint, calls.look)
 
     most = settings.max_begins or _ANY_NUMBER
@@ -75,9 +77,9 @@ def calls_of(
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the link for calls reports it
-        return Link(loop, timekeeper, make, settings.lease, log, nothing, saving.broken, nothing)
+        return Link(loop, timekeeper, make, settings.lease, log, nothing, saving.broken, nothing, saving.tick)
 
-    saving = Saving(group, store, durability, gate, held, connect_too, loop, timekeeper)
+    saving = Saving(group, store, durability, gate, held, connect_too, loop)
     return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, log, saving)
 
 

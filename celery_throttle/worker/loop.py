@@ -26,18 +26,44 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Reader:
-    """A socket on the hub, by a duplicate of its descriptor: one to read, another to write.
+class _Watched:
+    """A socket on the hub, by two duplicates of its descriptor: one to read, another to write.
 
     redis-py closes a socket that broke before we can take it off the hub. Another file may then have its number. If a
     process of the pool has inherited the socket, the kernel goes on to report its events; only a descriptor of the
-    socket can end that.
+    socket can end that. Both are made at once: a process that has no descriptor left cannot do without one in the
+    middle of a write.
     """
 
-    __slots__ = ("callback", "fd")
+    __slots__ = ("fd", "read", "write", "write_fd")
 
-    def __init__(self, readable: Any, callback: Callable[[], None]) -> None:
-        self.fd, self.callback = os.dup(readable.fileno()), callback
+    def __init__(self, readable: Any, read: Callable[[], None]) -> None:
+        self.fd, self.read = os.dup(readable.fileno()), read
+        self.write: Callable[[], None] | None = None
+        try:
+            self.write_fd = os.dup(self.fd)
+        except OSError:
+            os.close(self.fd)
+            raise
+
+    def join(self, hub: Any) -> None:
+        """Have a hub call back."""
+        hub.add_reader(self.fd, self.read)
+        if self.write is not None:
+            hub.add_writer(self.write_fd, self.write)
+
+    def on_writable(self, hub: Any, write: Callable[[], None] | None) -> None:
+        """Have a hub call back when the socket takes data; None: no more."""
+        if write is not None:
+            hub.add_writer(self.write_fd, write)
+        elif self.write is not None:
+            hub.remove(self.write_fd)
+        self.write = write
+
+    def leave(self, hub: Any) -> None:
+        """Have a hub call back no more."""
+        hub.remove(self.fd)
+        hub.remove(self.write_fd)
 
 
 class Loop:
@@ -61,8 +87,7 @@ class Loop:
         self.threaded = threaded
         self._ticks: list[Callable[[], None]] = []
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._readers: dict[Any, _Reader] = {}
-        self._writers: dict[Any, _Reader] = {}
+        self._watched: dict[Any, _Watched] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -73,7 +98,7 @@ class Loop:
         self.turning = False
         hub.on_tick.add(self.turn)
         # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 fails on sockets of others.
-        self._readers[self._wake_reader] = _Reader(self._wake_reader, self._drain_wakes)
+        self._watched[self._wake_reader] = _Watched(self._wake_reader, self._drain_wakes)
 
     def every_turn(self, tick: Callable[[], None]) -> None:
         """Call a function once a turn, after all posted functions were run."""
@@ -150,35 +175,39 @@ class Loop:
                 logger.debug("wake-up lost: the loop is closing")
 
     def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
-        """Call back whenever the socket has data to read, also after the hub starts over."""
-        self._readers[readable] = reader = _Reader(readable, callback)
-        self.hub.add_reader(reader.fd, callback)
+        """Call back whenever the socket has data to read, also after the hub starts over.
+
+        Raises:
+            OSError: the process has no descriptor left; nothing is kept then.
+        """
+        self._watched[readable] = watched = _Watched(readable, callback)
+        try:
+            watched.join(self.hub)
+        except BaseException:
+            self.remove_reader(readable)
+            raise
 
     def remove_reader(self, readable: Any) -> None:
         """Stop calling back for a socket, which may be closed already."""
-        reader = self._readers.pop(readable, None)
-        if reader is not None:
-            self.hub.remove(reader.fd)
-            os.close(reader.fd)
+        watched = self._watched.pop(readable, None)
+        if watched is not None:
+            watched.leave(self.hub)
+            os.close(watched.fd)
+            os.close(watched.write_fd)
 
     def add_writer(self, writable: Any, callback: Callable[[], None]) -> None:
-        """Call back whenever the socket takes more data, also after the hub starts over."""
-        self._writers[writable] = writer = _Reader(writable, callback)
-        self.hub.add_writer(writer.fd, callback)
+        """Call back whenever a socket that has a reader takes more data, also after the hub starts over."""
+        self._watched[writable].on_writable(self.hub, callback)
 
     def remove_writer(self, writable: Any) -> None:
-        """Stop calling back for a socket, if it has a callback."""
-        writer = self._writers.pop(writable, None)
-        if writer is not None:
-            self.hub.remove(writer.fd)
-            os.close(writer.fd)
+        """Stop calling back for a socket that takes data, if it has such a callback."""
+        if (watched := self._watched.get(writable)) is not None:
+            watched.on_writable(self.hub, None)
 
     def reattach(self) -> None:
         """Register all sockets again, because the worker's hub drops them when the broker connection is lost."""
-        for reader in self._readers.values():
-            self.hub.add_reader(reader.fd, reader.callback)
-        for writer in self._writers.values():
-            self.hub.add_writer(writer.fd, writer.callback)
+        for watched in self._watched.values():
+            _run(watched.join, self.hub)  # an error with one must not leave the others out
 
     def start(self) -> None:
         """Start the thread of a threaded loop."""
@@ -197,8 +226,8 @@ class Loop:
     def move(self, hub: Any) -> None:
         """Go on with another hub, between two turns."""
         self.hub.on_tick.discard(self.turn)
-        for each in (*self._readers.values(), *self._writers.values()):
-            self.hub.remove(each.fd)
+        for watched in self._watched.values():
+            watched.leave(self.hub)
         self.hub = hub
         self.hub.on_tick.add(self.turn)
         self.reattach()
@@ -236,10 +265,8 @@ class Loop:
     def close(self) -> None:
         """Leave the hub."""
         self.hub.on_tick.discard(self.turn)
-        for readable in list(self._readers):
+        for readable in list(self._watched):
             self.remove_reader(readable)
-        for writable in list(self._writers):
-            self.remove_writer(writable)
         self._wake_reader.close()
         self._wake_writer.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -135,6 +135,19 @@ class Network:
             self.strays.append(calls)
 
 
+def _commands(written: bytes) -> Iterator[bytes]:
+    """Yield each of the commands in one write."""
+    begin = at = 0
+    while at < len(written):
+        line = written.index(b"\r\n", at)
+        parts, at = int(written[at + 1 : line]), line + 2
+        for _ in range(parts):
+            line = written.index(b"\r\n", at)
+            at = line + 2 + int(written[at + 1 : line]) + 2
+        yield written[begin:at]
+        begin = at
+
+
 class Pipe:
     """Replaces a connection of redis-py, for a worker's loop.
 
@@ -189,7 +202,7 @@ class Pipe:
         if self.state == "closed":
             raise RedisConnectionError("closed")
         if self.state == "open":  # bytes that are written into a connection that is cut are lost, without an error
-            self.sent.append(bytes(command))
+            self.sent.extend(_commands(bytes(command)))
         return len(command)
 
     def can_read(self, timeout: float = 0) -> bool:

@@ -36,7 +36,8 @@ from celery_throttle.worker import admission, gate, groups, resuming, runs, stop
 from celery_throttle.worker.celery_side import parsing, remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
-from celery_throttle.worker.store_side import link, listener, outbox
+from celery_throttle.worker.store_side import calls as calls_module
+from celery_throttle.worker.store_side import connecting, leases, link, listener, outbox, wire
 from celery_throttle.worker.store_side.renewals import _PUT_BACK, _RENEWED
 from tests.simulation.broker import Channel, Letter, tag_of
 from tests.simulation.clock import Clock, Fiber, Loop, Timekeeper
@@ -162,7 +163,7 @@ def install() -> None:
         "worker_name": lambda node: f"{HERE.number():08x}",
         "task_revoked": _OwnSignal(),
     }
-    for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
+    for module in (admission, calls_module, gate, leases, link, listener, outbox, runs, saving, stopping, wire):
         vars(module)["monotonic"] = HERE.clock.monotonic
     for module in (resuming, tasks):
         vars(module)["Run"] = _Run
@@ -174,7 +175,7 @@ def install() -> None:
     vars(wiring).update(here)
     vars(groups)["connection_factory"] = lambda url, keys: partial(Pipe, HERE.network, HERE.worker)
     vars(groups)["make_client"] = lambda url, keys: AskingClient(HERE.network, HERE.worker)
-    vars(link)["threading"] = SimpleNamespace(Thread=_Thread)
+    vars(connecting)["threading"] = SimpleNamespace(Thread=_Thread)
     vars(clients)["Caller"] = _Caller
     vars(publish)["uuid"] = lambda: f"u{HERE.number()}"
     for name in ("celery", "kombu"):  # nothing is written while many seeds are played
@@ -194,6 +195,10 @@ class _Thread:
     def start(self) -> None:
         if HERE.worker is not None:
             HERE.worker.threads.append(self._target)
+
+    def is_alive(self) -> bool:
+        """It says when it has ended."""
+        return True
 
 
 class _Caller:

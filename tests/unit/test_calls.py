@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +17,7 @@ from celery_throttle.store.exchange_reply import Answer, read_exchanged
 from celery_throttle.store.portions import MOST_RENEWED
 from celery_throttle.store.reading import UnreadableReply
 from celery_throttle.store.servers.client import TIMEOUT
+from celery_throttle.worker.held_back import saving as saving_module
 from celery_throttle.worker.held_back.saving import Saving
 from celery_throttle.worker.runs import Permit
 from celery_throttle.worker.store_side import calls as module
@@ -25,7 +27,6 @@ from celery_throttle.worker.store_side.outbox import Batch
 from celery_throttle.worker.store_side.patience import Patience
 from celery_throttle.worker.store_side.renewals import renewals
 from celery_throttle.worker.store_side.sifting import Sifting
-from tests.support.timers import Timers
 
 NOTHING: Any = None
 
@@ -54,42 +55,101 @@ def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: 
 # -- calls to a store that refuses them or was away --------------------------------------------------------------------
 
 
-class Loop(Timers):
-    """The loop, too; nothing turns here."""
+class Clock:
+    """A clock that the test moves."""
 
-    def every_turn(self, tick: Any) -> None: ...
+    def __init__(self) -> None:
+        self._now = 100.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def go_on(self, seconds: float) -> None:
+        """Let some time go by."""
+        self._now += seconds
 
 
-def test_calls_paused_after_a_hurry_wait_for_the_later_pause() -> None:
+def a_saving(link: Any, runs: Sequence[Any] = ()) -> Saving:
+    durability: Any = SimpleNamespace(kind="replica")
+    held: Any = SimpleNamespace(of=lambda *_, **__: list(runs), has=lambda *_: True)
+    loop: Any = SimpleNamespace(every_turn=lambda tick: None)
+    return Saving("", Mock(), durability, NOTHING, held, lambda saving: link, loop)
+
+
+def test_calls_paused_after_a_hurry_wait_for_the_later_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each hurry of a worker that stops adds a try in each second."""
-    timers = Loop()
-    gate: Any = SimpleNamespace(put_off=lambda runs, again: timers.later(1.0, again))
-    link: Any = SimpleNamespace(hurry=lambda: None, up=False)
+    monkeypatch.setattr(module, "monotonic", clock := Clock())
+    gate: Any = SimpleNamespace(put_off=lambda runs: None)
+    link: Any = SimpleNamespace(connect=lambda: None, up=False)
     calls = Calls("", NOTHING, "w", {}, gate, lambda calls: (link, NOTHING), NOTHING, Mock())
     calls._pause(ValueError("full"), [])
     calls.hurry()
     paused = [calls.paused]
+    clock.go_on(0.5)
     calls._pause(ValueError("full"), [])
     for _ in range(2):
-        timers.ring_one()
+        clock.go_on(0.5)
         paused.append(calls.paused)
     assert paused == [False, True, False]
 
 
-def test_saving_paused_after_a_hurry_waits_for_the_later_pause() -> None:
-    timers: Any = Loop()
-    link: Any = SimpleNamespace(hurry=lambda: None)
-    durability: Any = SimpleNamespace(kind="replica")
-    held: Any = SimpleNamespace(of=lambda *_, **__: [], has=lambda *_: True)
-    saving = Saving("", NOTHING, durability, NOTHING, held, lambda saving: link, timers, timers)
-    saving._refused(ValueError("full"))
-    saving.hurry()
-    settled = [saving.settled]
-    saving._refused(ValueError("full"))
+def test_saving_paused_after_a_hurry_waits_for_the_later_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving_module, "monotonic", clock := Clock())
+    made = a_saving(SimpleNamespace(connect=lambda: None))
+    made._refused(ValueError("full"))
+    made.hurry()
+    settled = [made.settled]
+    clock.go_on(0.5)
+    made._refused(ValueError("full"))
     for _ in range(2):
-        timers.ring_one()
-        settled.append(saving.settled)
+        clock.go_on(0.5)
+        settled.append(made.settled)
     assert settled == [False, True, False]
+
+
+def test_answer_without_an_effect_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link has no reply to wait for, and these calls still wait for one."""
+    link = Mock(up=True)
+    calls = Calls("", NOTHING, "w", {}, Mock(), lambda calls: (link, Mock()), NOTHING, Mock())
+    calls._ready = True
+    calls.tend()
+    assert not link.start_over.called
+    monkeypatch.setattr(calls, "_sent", 1)
+    calls._under_way, calls.asked_at = (Batch.empty(), NOTHING), 1.0
+    monkeypatch.setattr(module, "read_exchanged", Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        calls._answered([])
+    calls.tend()
+    assert link.start_over.call_args.kwargs == {"slowly": True}
+
+
+def test_refused_declaration_is_sent_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "monotonic", clock := Clock())
+    declared: list[None] = []
+    calls = Calls("", NOTHING, "w", {}, Mock(), lambda calls: (Mock(up=True), Mock()), NOTHING, Mock())
+    monkeypatch.setattr(calls, "up", lambda: declared.append(None))
+    calls._declared(ValueError("full"))
+    calls.tend()
+    assert not declared
+    clock.go_on(1.0)
+    calls.tend()
+    assert declared
+
+
+def test_round_whose_answer_had_no_effect_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving_module, "monotonic", clock := Clock())
+    begun: list[Any] = []
+    link = SimpleNamespace(up=True, answered=True, send=lambda call, callback: begun.append(callback))
+    run: Any = SimpleNamespace(delivery=("t", 0, "n"))
+    made = a_saving(link, [run])
+    made.tick()
+    with pytest.raises(TypeError):
+        begun[0](None)
+    made.tick()
+    assert len(begun) == 1, "not at once"
+    clock.go_on(1.0)
+    made.tick()
+    assert len(begun) == 2
 
 
 def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest.MonkeyPatch) -> None:

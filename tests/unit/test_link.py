@@ -78,12 +78,16 @@ class Linked:
         self.broken: list[Exception] = []
         self.replies: list[Any] = []
         self.failed: list[float] = []
+        self.rested = 0
         nothing: Any = lambda *args: None  # noqa: E731
         failed: Any = lambda error: self.failed.append(monotonic())  # noqa: E731
         self.timekeeper = Timekeeper()
         make, log = connection_factory(url), PacedLog(self.timekeeper)
-        self.link = Link(self.loop, self.timekeeper, make, lease, log, nothing, self.broken.append, failed)
+        self.link = Link(self.loop, self.timekeeper, make, lease, log, nothing, self.broken.append, failed, self._rests)
         self.link.connect()
+
+    def _rests(self) -> None:
+        self.rested += 1
 
     def ask(self, reader: Any = None) -> None:
         self.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), reader or self.replies.append)
@@ -178,7 +182,7 @@ def test_reconnecting_never_waits_for_longer_than_a_third_lease(monkeypatch: pyt
     later = Timekeeper.later
 
     def note(timekeeper: Timekeeper, seconds: float, call: Any) -> Any:
-        if call.__name__ == "connect":
+        if call.__name__ == "_look_soon":
             pauses.append(seconds)
         return later(timekeeper, seconds, call)
 
@@ -240,4 +244,4 @@ def test_calls_after_a_stuck_one_come_after_it(server: Server, linked: Linked) -
     reader.join()
     assert linked.replies == [b"1", b"2"]
     assert bytes(got) == wanted
-    assert not linked.loop._writers
+    assert not linked.hub.writers

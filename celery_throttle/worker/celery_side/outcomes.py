@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,16 +69,17 @@ class _Kept:
             self._ends_at = None  # a test may have several workers in one process, one after the other
             if len(self._outcomes) > _KEPT:
                 _log_lost(self._outcomes.popleft(), f"more than {_KEPT} wait for the result backend")
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="celery-throttle-outcomes", daemon=True)
-                self._thread.start()
+                with suppress(RuntimeError):  # no thread can be started now: the next outcome tries again
+                    self._thread.start()
 
     def end(self) -> None:
         """Store what can be stored within a few seconds, and drop the rest."""
         with self._changed:
             thread, self._ends_at = self._thread, monotonic() + _LAST
             self._changed.notify_all()
-        if thread is not None:
+        if thread is not None and thread.is_alive():
             thread.join(_LAST)
         with self._changed:
             left, self._outcomes = self._outcomes, deque()

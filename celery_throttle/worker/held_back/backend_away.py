@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from celery_throttle.worker.celery_side.failing import fail_or_reject, may_pass
-from celery_throttle.worker.held_back.held_back import PAUSE
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.store_side.decisions import PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["PAUSE", "HeldBack"]
+__all__ = ["HeldBack"]
 
-#: Seconds until the next try of a store that refused (out of memory, read-only), or of the result backend.
-PAUSE = 1.0
 #: Reasons for which the broker delivers one more message for each held run, and the most runs that count.
 _MORE = dict.fromkeys((State.UNSURE, State.MAYBE_PARKED, *WHY), 1000) | {State.CROWDED: 200, State.ID_IN_USE: 200}
 

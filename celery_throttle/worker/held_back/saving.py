@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.exchange_reply import SavedAnswer
-from celery_throttle.worker.held_back.held_back import PAUSE
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.store_side.decisions import PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.store_side.link import Link
-    from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Saving"]
 
@@ -51,7 +50,6 @@ class Saving:
         held: holds the runs.
         connect: makes the connection, given this object for its callbacks.
         loop: the loop that everything happens on.
-        timekeeper: calls later, to try again.
 
     Attributes:
         link: the connection.
@@ -66,26 +64,28 @@ class Saving:
         held: HeldBack,
         connect: Callable[[Saving], Link],
         loop: Loop,
-        timekeeper: Timekeeper,
     ) -> None:
         self._group, self._store, self._durability, self._gate, self._held = group, store, durability, gate, held
-        self._loop, self._timekeeper = loop, timekeeper
         self._round: list[Run] | None = None  # the runs that the store has, by the answers so far
         self._unanswered = 0
-        self._pause: object = None  # the present pause, after the store refused
+        self._paused_until = 0.0  # after the store refused
         self._logged_at: float | None = None  # the time of the last warning; None while all is safe
         self.link = connect(self)
         loop.every_turn(self.tick)
 
     def tick(self) -> None:
-        """Begin a round, if there are runs to ask about."""
-        if self._round is None and self.link.up and not self.settled:
+        """Begin a round, if there are runs to ask about and no answer is awaited."""
+        if not (self.link.up and self.link.answered) or self.settled:
+            return
+        if self._round is not None:  # an error kept an answer from having its effect
+            self._refused(StoreUnavailable("an answer had no effect"))
+        else:
             self._begin()
 
     @property
     def settled(self) -> bool:
         """Whether there is no answer to wait for: all runs are safe, or the store refuses."""
-        return self._pause is not None or not self._held.has(State.SAVING, self._group)
+        return monotonic() < self._paused_until or not self._held.has(State.SAVING, self._group)
 
     @property
     def _runs(self) -> list[Run]:
@@ -98,8 +98,8 @@ class Saving:
 
     def hurry(self) -> None:
         """Try now, while the broker still takes acknowledgements, because the worker stops."""
-        self._pause = None
-        self.link.hurry()
+        self._paused_until = 0.0
+        self.link.connect()
 
     def log_left(self) -> None:
         """Log how many messages stay at the broker, because the worker stops before their copies are safe."""
@@ -165,12 +165,7 @@ class Saving:
     def _refused(self, error: Exception) -> None:
         self._round = None
         self._log(f"the store refuses: {error}")
-        self._pause = pause = object()
-        self._timekeeper.later(PAUSE, lambda: self._loop.post(self._go_on, pause))
-
-    def _go_on(self, pause: object) -> None:
-        if self._pause is pause:
-            self._pause = None
+        self._paused_until = monotonic() + PAUSE
 
     def _log(self, why: str) -> None:
         if self._logged_at is None or monotonic() - self._logged_at >= _LOG_EVERY:

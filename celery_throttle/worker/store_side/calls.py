@@ -18,7 +18,7 @@ from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.worker.store_side.decisions import blame, deliver
+from celery_throttle.worker.store_side.decisions import PAUSE, blame, deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import Outbox, others, returning
@@ -106,7 +106,7 @@ class Calls:
         self.number = self.offered = self.freed = 0
         self._read = 0  # the number of the last call whose answer was read
         self.hungry, self.hint_due = True, False
-        self._pause_asked: object = None  # the present pause, after the store refused
+        self._paused_until = 0.0  # after the store refused a call
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
@@ -128,7 +128,7 @@ class Calls:
     @property
     def paused(self) -> bool:
         """Whether no calls are sent for a while, because the store refused one."""
-        return self._pause_asked is not None
+        return monotonic() < self._paused_until
 
     @property
     def free(self) -> bool:
@@ -205,8 +205,8 @@ class Calls:
 
     def hurry(self) -> None:
         """Connect and send now, not after a pause, because the worker stops."""
-        self._pause_asked = None  # a store that refuses to park still takes permits back
-        self.link.hurry()
+        self._paused_until = 0.0  # a store that refuses to park still takes permits back
+        self.link.connect()
         if self.saving is not None:
             self.saving.hurry()
 
@@ -256,6 +256,13 @@ class Calls:
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience.seconds
         pages = self.store.declarations(self.birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
+
+    def tend(self) -> None:
+        """Go on after a refused declaration, or after an error kept an answer from having its effect."""
+        if self._declaration_refused and not self.paused:
+            self.up()
+        elif not self.paused and (self._under_way is not None or not self._ready):
+            self.link.start_over(StoreUnavailable("an answer of the store had no effect"), slowly=True)
 
     def broken(self, error: Exception) -> None:
         """Handle a lost connection; the outcome of the call under way is unknown until the call is sent again."""
@@ -380,8 +387,8 @@ class Calls:
         self._log.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
         if runs or not self.paused:  # else the present pause goes on
-            self._pause_asked = pause = object()
-            self._gate.put_off(runs, partial(self._go_on, pause))
+            self._paused_until = monotonic() + PAUSE
+            self._gate.put_off(runs)
 
     def _count_lost(self) -> None:
         if not self._lost:
@@ -391,10 +398,3 @@ class Calls:
     def _count_error(self) -> None:
         self.errors += 1
         self.outbox.erred()
-
-    def _go_on(self, pause: object) -> None:
-        """End a pause, unless a later one has begun; then declare the limits again if that was refused."""
-        if self._pause_asked is pause:
-            self._pause_asked = None
-        if not self.paused and self._declaration_refused and self.link.up:
-            self.up()

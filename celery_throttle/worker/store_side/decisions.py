@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.outbox import Batch
 
-__all__ = ["Decisions", "blame", "deliver"]
+__all__ = ["PAUSE", "Decisions", "blame", "deliver"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds until the next try of a store that refused a call (out of memory, read-only), or of the result backend.
+PAUSE = 1.0
 
 
 class Decisions(Protocol):
@@ -55,8 +58,8 @@ class Decisions(Protocol):
     def sent_back(self, run: Run) -> None:
         """Forget a run that raised `RateLimited`: the store has its message and its permits."""
 
-    def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
-        """Hold the runs of a call that the store refused, without effect, and ask again after a while."""
+    def put_off(self, runs: list[Run]) -> None:
+        """Hold the runs of a call that the store refused, without effect, until its pause is over."""
 
     def resumed(self, grant: Grant, group: str) -> None:
         """Start a parked task here."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
-
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.reading import UnreadableReply
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.store_side.renewals import renewals
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Leases"]
+
+#: Seconds between two looks whether a renewal is due, at the most.
+_AGAIN = 1.0
+#: How often a renewal begins again because the store's data has begun anew.
+_BIRTHS = 3
 
 
 class Leases:
@@ -49,42 +55,64 @@ class Leases:
     ) -> None:
         self._groups, self._lease, self._timekeeper = groups, lease, timekeeper
         self._blocked, self._ended, self._log = blocked, ended, log
+        self._begun = monotonic()
+        self._due: dict[Group, float] = {}  # when a group's next renewal is due; absent before the first
 
     def start(self) -> None:
         """Begin to renew."""
         for group in self._groups:
-            self._timekeeper.later(self._lease / 3, partial(self._renew_and_again, group))
+            self._timekeeper.every(min(_AGAIN, self._lease / 12), partial(self._look, group))
 
     def renew(self, group: Group) -> None:
         """Renew the permits that this worker holds in a group now.
 
         Raises:
             redis.exceptions.RedisError: the store did not answer, or refused.
+            StoreUnavailable: a reply cannot be read, or the store's data began anew again and again.
         """
         birth = group.calls.birth
-        while (found := self._renew_in(group, birth)) != birth:
+        for _ in range(_BIRTHS):
+            found = self._renew_in(group, birth)
+            if found == birth:
+                return
             birth = found
+        raise StoreUnavailable("its data began anew during each renewal")
 
     def _renew_in(self, group: Group, birth: str) -> str:
         """Renew the permits in data with this birth; return the birth that the store's data has."""
         number = group.calls.number  # before `held` is read: no call up to this number has ended a permit in it
-        calls = group.calls
+        calls, unreadable = group.calls, None
         for renewal in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
-            found = renewal.judge(calls.held, execute(group.client, renewal.call))
+            try:
+                found = renewal.judge(calls.held, execute(group.client, renewal.call))
+            except UnreadableReply as error:  # which keeps no other permit from its renewal
+                unreadable = error
+                continue
             if found != birth:
                 return found
+        if unreadable is not None:
+            raise unreadable
         return birth
 
-    def _renew_and_again(self, group: Group) -> None:
-        pause = self._lease / 3
-        self._blocked.renewing(group.calls.group, list(group.calls.held.values()))
+    def _look(self, group: Group) -> None:
+        """Renew if that is due."""
+        now = monotonic()
+        if now < self._due.get(group, self._begun + self._lease / 3):
+            return
         try:
-            self._ended.let_lapse(list(group.calls.held.values()))
-            self.renew(group)
-        except RedisError as error:
+            self._blocked.renewing(group.calls.group, list(group.calls.held.values()))
+        finally:
+            self._try(group, now)
+
+    def _try(self, group: Group, now: float) -> None:
+        """Renew; after any error that is due again in the next look."""
+        try:
+            try:
+                self._ended.let_lapse(list(group.calls.held.values()))
+            finally:
+                self.renew(group)
+            self._due[group] = now + self._lease / 3
+        except Exception as error:  # noqa: BLE001 - logged
+            self._log.warning("celery_throttle: cannot renew leases, trying again: %s: %s", type(error).__name__, error)
             # If the server is no primary any more, it would refuse on this connection for ever.
             group.client.connection_pool.disconnect()
-            pause = min(1.0, self._lease / 10)
-            self._log.warning("celery_throttle: cannot renew leases, trying again: %s", error)
-        finally:
-            self._timekeeper.later(pause, partial(self._renew_and_again, group))

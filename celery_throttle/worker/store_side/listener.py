@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.link import Wire, call_back
+from celery_throttle.worker.store_side.wire import Wire, call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,6 @@ class Listener(Wire):
         self._unanswered = False  # a command was sent that has no reply yet
         self._heard_at = monotonic()  # when a reply came or a command was sent
         self._again = _AGAIN
-        timekeeper.every(TIMEOUT, lambda: loop.post(self._tend))
 
     @property
     def subscribed(self) -> bool:
@@ -72,10 +71,6 @@ class Listener(Wire):
         self._mute = not allowed
         if self._mute:
             self._log_refusal("its user may not publish them", is_right=True)
-
-    def start_over(self, error: Exception) -> None:
-        """Close the connection and connect again."""
-        self._lost(error)
 
     def _greet(self) -> None:
         self._subscribed, self._again = False, _AGAIN
@@ -89,8 +84,6 @@ class Listener(Wire):
         self._subscribed = self._unanswered = False
 
     def _tend(self) -> None:
-        if not self.up:
-            return
         silence = monotonic() - self._heard_at
         if self._unanswered:
             if silence >= TIMEOUT:

@@ -6,6 +6,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.contents import stored_id
 from celery_throttle.core.facts import Facts, Message
 from celery_throttle.store.exchange import Delivery, DeliveryChange, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_messages, take_rows
@@ -23,6 +24,8 @@ MOST_BYTES = 1 << 20
 #: Seconds after which a permit that no run has taken goes back with the next call: in a busy worker the next run comes
 #: sooner. And seconds after which no run may take it, because the worker was stopped, and the lease may be over.
 _IDLE, _STALE = 0.005, 0.2
+#: The most characters of the reason for which a record cannot be read.
+_LONGEST_WHY = 500
 
 
 class Batch:
@@ -171,15 +174,15 @@ class Outbox:
 
     def revoked(self, tasks: list[str]) -> None:
         """Have revoked tasks leave their lines."""
-        self._gone += [("revoked", task) for task in tasks]
+        self._gone += [("revoked", stored_id(task)) for task in tasks]
 
-    def never(self, identity: str, task: str, first: str) -> None:
+    def never(self, identity: str, task: object, first: str) -> None:
         """Report that a task will never run: its lock is free, and it does not wait for the outcome of its first."""
-        self._gone.append(("never", task, identity, first))
+        self._gone.append(("never", stored_id(task), identity, stored_id(first) if first else ""))
 
     def unread(self, task: str, why: str) -> None:
         """Have the store set a granted task aside, because its record cannot be read."""
-        self._gone.append(("unread", task, why))
+        self._gone.append(("unread", stored_id(task), why[:_LONGEST_WHY]))
 
     def erred(self) -> None:
         """Count a loss of the store, or a refused call; the count is sent with the next call."""

@@ -54,7 +54,10 @@ class Renewal(NamedTuple):
             for (permit, holder), answer in zip(self.rows, answers, strict=True):
                 run = permit.run
                 if run is not None and held.get(run.nonce) is permit and permit.holder is holder:
-                    _act_on(permit, run, answer)
+                    try:
+                        _act_on(permit, run, answer)
+                    except Exception:
+                        logger.exception("celery_throttle: error after a renewal for task %s", run.request.id)
         return birth
 
 
