@@ -70,7 +70,7 @@ class Leases:
         number = group.calls.number  # before `held` is read: no call up to this number has ended a permit in it
         calls = group.calls
         for renewal in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
-            found = renewal.judge(calls.held, execute(group.client, renewal.call))
+            found = renewal.judge(calls.held, calls.lease_reports.lost, execute(group.client, renewal.call))
             if found != birth:
                 return found
         return birth
