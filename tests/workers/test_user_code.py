@@ -141,9 +141,7 @@ def test_slow_receiver_of_a_lost_lease_costs_no_other_lease(
 # -- the gate itself ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pool", "thread"), [*((pool, "timekeeper") for pool in POOLS), ("gevent", "gate")], ids="-".join
-)
+@pytest.mark.parametrize(("pool", "thread"), [*((pool, "timekeeper") for pool in POOLS), ("gevent", "gate")])
 def test_dead_thread_stops_the_worker(workers: Workers, journal: Journal, pool: str, thread: str) -> None:
     worker = workers.start(RUDE, pool=pool, env={"DIES": thread})
     app = workers.app(RUDE)
