@@ -7,12 +7,14 @@
         print(event.task_id, "waits for", *event.needs)
 
 ``sender`` is the name of the task, or of the limit where the event has no task name; ``event`` is a frozen dataclass.
-An error in a receiver is logged, and stops neither tasks nor other receivers.
+In a worker all that a receiver raises is logged, ``SystemExit`` too, and stops neither tasks nor other receivers. But
+Celery's ``WorkerShutdown`` and ``WorkerTerminate`` stop the worker.
 
 Warning:
     A worker sends its signals in its main process, on the thread that starts tasks: a receiver that takes a second
-    delays every start of that worker for a second. A signal reports what this worker has done or seen. Signals that are
-    due when a worker is killed are never sent.
+    delays every start of that worker for a second. Only `lease_lost` has a thread of its own, so it is sent while the
+    other one is blocked, too. A signal reports what this worker has done or seen. Signals that are due when a worker is
+    killed are never sent.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from celery.utils.dispatch import Signal
 from celery_throttle.store.needs import needs_from
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from celery_throttle.store.limit_status import RateStatus
@@ -165,7 +168,11 @@ duplicate_dropped = _signal("duplicate_dropped")
 limit_changed = _signal("limit_changed")
 
 
-def tell_reclaimed(task_id: str, needs: str) -> None:
-    """Send `permit_reclaimed` for the permits of a lost worker's task."""
+def _send(signal: Any, sender: str | None, event: object) -> None:
+    signal.send(sender, event=event)
+
+
+def tell_reclaimed(task_id: str, needs: str, send: Callable[[Any, str | None, object], None] = _send) -> None:
+    """Send `permit_reclaimed` for the permits of a lost worker's task; ``send`` gets signal, sender and event."""
     event = PermitReclaimed(task_id, needs_from(needs))
-    permit_reclaimed.send(event.needs[0].limit if event.needs else None, event=event)
+    send(permit_reclaimed, event.needs[0].limit if event.needs else None, event)

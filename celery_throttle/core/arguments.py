@@ -67,6 +67,7 @@ class TaskCall:
         kwargs: the other arguments of the call.
         validated: returns the arguments that the body gets; None if it gets those of the call.
         headers: the headers of the message, as far as they are known.
+        interrupts: errors that only happen to be raised in a function of the user, and reach the caller as they are.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class TaskCall:
         kwargs: Any,
         validated: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]] | None = None,
         headers: Mapping[str, Any] | None = None,
+        interrupts: tuple[type[Exception], ...] = (),
     ) -> None:
+        self._interrupts: tuple[type[Exception], ...] = (ConfigurationError, *interrupts)
         self.task_name, self._given = task_name, (tuple(args or ()), dict(kwargs or {}))
         self._headers: Mapping[str, Any] = headers or {}
         self._function, self._validated = function, validated
@@ -151,7 +154,7 @@ class TaskCall:
         kwargs = {**kwargs, **extra}
         try:
             found = function(*args, **kwargs)
-        except ConfigurationError:
+        except self._interrupts:
             raise
         except Exception as error:
             if not takes(function, args, kwargs):

@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,6 +36,8 @@ def validator_of(run: Callable[..., Any]) -> Callable[..., Arguments] | None:
     def validated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         try:
             positional, named = validate(*own, *args, **kwargs)
+        except SoftTimeLimitExceeded:  # of the task that publishes
+            raise
         except Exception:  # noqa: BLE001 - validators of users raise anything
             return args, kwargs
         return positional[len(own) :], named

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from celery import _state
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.release import release_of
@@ -92,7 +93,7 @@ def is_bound(task: Any) -> bool:
 
 def call_of(task: Any, args: Any, kwargs: Any, headers: Mapping[str, Any] | None = None) -> TaskCall:
     """Return one call of a task, which its limits and its lock read."""
-    return TaskCall(str(task.name), task.run, args, kwargs, validator_of(task.run), headers)
+    return TaskCall(str(task.name), task.run, args, kwargs, validator_of(task.run), headers, (SoftTimeLimitExceeded,))
 
 
 def policies_of(app: Any) -> dict[str, Policy]:

@@ -5,6 +5,7 @@ A run that arrives takes a slot and asks the store for its permits, waits here f
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.celery_side.failing import end_unstarted
 from celery_throttle.worker.runs import UNDECIDED, Run, State
+from celery_throttle.worker.user_code import WorkerStops, call, safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,6 +80,11 @@ class Admission:
         self._timed = False  # whether a timer runs for rows that can wait
 
     @property
+    def granted(self) -> list[Run]:
+        """The runs that have their permits, and wait for a slot."""
+        return list(self._granted)
+
+    @property
     def decided(self) -> list[Run]:
         """The runs here that the store has granted or parked, or that it is deciding about."""
         return [*self._held.of(*UNDECIDED, State.SAVING), *self._granted]
@@ -90,7 +97,10 @@ class Admission:
             self._running.forget(request)
             return
         try:
-            run = self._tasks.run_of(request, self._broker.epoch, self._broker.queues)
+            run = call(self._tasks.run_of, request, self._broker.epoch, self._broker.queues)
+        except WorkerStops:
+            self._running.forget(request)  # the broker delivers it again
+            return
         except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
             self._backend.fail(self._tasks.unread(request, self._broker.epoch), error, self._arrive_again)
             return
@@ -197,10 +207,10 @@ class Admission:
 
     def forget(self) -> None:
         """Give back the permits of runs that have not started."""
-        for run in self._granted:
+        while self._granted:
+            run = self._granted.popleft()
             run.state = State.GONE
-            self._running.give_back(run, Result.NOTHING, began=False)
-        self._granted.clear()
+            safely(partial(self._running.give_back, began=False), run, Result.NOTHING)
 
     def hand_out(self) -> None:
         """Send the calls that are due, and start the runs that have slots.

@@ -31,6 +31,7 @@ from celery_throttle.worker.runs import Permit, State
 from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 from celery_throttle.worker.store_side.decisions import PAUSE
+from celery_throttle.worker.store_side.stray_permits import end_strays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,7 +99,8 @@ class Gate:
         self.groups = tuple(self._groups.values())
         self._notices = Notices(loop, timekeeper)
         self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
-        self._backend = backend = BackendAway(held, broker, self._stops, self._frees_lock, log)
+        free_lock = lambda run: self.never_runs(run.request.task, run.request)  # noqa: E731
+        self._backend = backend = BackendAway(held, broker, self._stops, free_lock, log)
         self.running = running = Running(
             slots, tasks, loop, self._groups, self._notices, backend.fail_over, self.blocked, broker, self._closed, held
         )
@@ -190,9 +192,6 @@ class Gate:
         else:
             self._tasks.free_lock(plan, task_id)
 
-    def _frees_lock(self, run: Run) -> None:
-        self.never_runs(run.request.task, run.request)
-
     def withdraw_revoked(self) -> None:
         """Take the tasks that were revoked since the last call out of their lines, before their turn comes."""
         if self._broker.requests is None:  # no result can be stored for them
@@ -220,9 +219,11 @@ class Gate:
             self._slots.tend()
 
     def look_soon(self) -> None:
-        """Ask the store soon for parked tasks that can start."""
+        """Ask the store soon for parked tasks that can start, and end permits that no run here has any more."""
+        known = {*self.running.runs, *self._admission.granted, *self._resuming.waiting}
         for calls in self.groups:
             calls.look()
+            end_strays(calls, known, self._broker.epoch)
 
     def _stops(self) -> bool:
         if not self._closing and self._slots.gone:

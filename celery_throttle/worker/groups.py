@@ -9,6 +9,7 @@ from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory, make_client
 from celery_throttle.worker.held_back.saving import Saving
+from celery_throttle.worker.reported.lease_reports import LeaseReports
 from celery_throttle.worker.store_side.calls import Calls
 from celery_throttle.worker.store_side.link import Link
 from celery_throttle.worker.store_side.listener import Listener
@@ -70,17 +71,17 @@ def calls_of(
         )
         return link, Listener(loop, timekeeper, make, settings.lease, log, keys.wake, calls.hint, calls.look)
 
-    most = settings.max_begins or _ANY_NUMBER
+    most, reports = settings.max_begins or _ANY_NUMBER, LeaseReports(loop, tasks.names)
     store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), most, options)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, log)
+        return Calls(group, store, worker, tasks.declared(group), gate, connect, reports, log)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the link for calls reports it
         return Link(loop, timekeeper, make, settings.lease, log, nothing, saving.broken, nothing, saving.tick)
 
     saving = Saving(group, store, durability, gate, held, connect_too, loop)
-    return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, log, saving)
+    return Calls(group, store, worker, tasks.declared(group), gate, connect, reports, log, saving)
 
 
 class Group:
@@ -106,5 +107,6 @@ class Group:
 
     def close(self) -> None:
         """End all connections."""
+        self.calls.lease_reports.finish()
         self.calls.close()
         self.client.close()

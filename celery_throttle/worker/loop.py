@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
+from celery_throttle.worker.user_code import call, safely, start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -207,13 +209,12 @@ class Loop:
     def reattach(self) -> None:
         """Register all sockets again, because the worker's hub drops them when the broker connection is lost."""
         for watched in self._watched.values():
-            _run(watched.join, self.hub)  # an error with one must not leave the others out
+            safely(watched.join, self.hub)  # an error with one must not leave the others out
 
     def start(self) -> None:
         """Start the thread of a threaded loop."""
         if self.threaded:
-            self._thread = threading.Thread(target=self._turn_on, name="celery-throttle-gate", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._turn_on, "celery-throttle-gate")
 
     def detach(self) -> None:
         """Go on with a hub and a thread of our own, because the hub of a closing worker takes no more turns."""
@@ -250,9 +251,9 @@ class Loop:
         try:
             while self._posted:
                 function, args = self._posted.popleft()
-                _run(function, *args)
+                safely(function, *args)
             for tick in self._ticks:
-                _run(tick)
+                safely(tick)
         finally:
             self.turning = False
 
@@ -278,15 +279,8 @@ class Loop:
         self._awake = False
 
 
-def _run(function: Callable[..., None], *args: Any) -> None:
-    try:
-        function(*args)
-    except Exception:
-        logger.exception("celery_throttle: error in %r", function)
-
-
 def _answer(answer: Future[T], function: Callable[[], T]) -> None:
     try:
-        answer.set_result(function())
+        answer.set_result(call(function))
     except Exception as error:  # noqa: BLE001 - raised again in the thread that asked
         answer.set_exception(error)

@@ -17,6 +17,7 @@ from celery_throttle.worker.celery_side.parsing import content_of_parked
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 from celery_throttle.worker.reported.signals_and_events import report_resumed
 from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.user_code import WorkerStops, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,12 @@ class Resuming:
     ) -> None:
         self._running, self._broker, self._loop, self._timekeeper = running, broker, loop, timekeeper
         self._notices, self._avoided = notices, avoided
-        self._unreported: list[Callable[[], None]] = []
+        self._unreported: dict[Callable[[], None], Run | None] = {}
+
+    @property
+    def waiting(self) -> list[Run]:
+        """The runs that keep their permits until they go back in line."""
+        return [run for run in self._unreported.values() if run is not None]
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start; None if the task does not run here, after that was reported to the store."""
@@ -113,32 +119,35 @@ class Resuming:
             step,
             lambda: self._running.end(run, Facts(began=False, message=Message.PLACE)),
             lambda error: self._running.cannot_start(run, error),
+            run,
         )
 
     def _attempt_of(
-        self, task: str, step: Callable[[], object], back: Callable[[], None], end: Callable[[Exception], None]
+        self,
+        task: str,
+        step: Callable[[], object],
+        back: Callable[[], None],
+        end: Callable[[Exception], None],
+        run: Run | None = None,
     ) -> bool:
         try:
-            step()
+            call(step)
         except Exception as error:  # noqa: BLE001 - of any backend
             if not may_pass(error):
                 end(error)
                 return False
             logger.error("Parked task %s goes back to its place in line for a moment: %r", task, error)  # noqa: TRY400
-            self._put_back(back)
+            self._put_back(back, run)
             return False
-        except BaseException:
-            self._put_back(back)
-            raise
         return True
 
-    def _put_back(self, end: Callable[[], None]) -> None:
-        self._unreported.append(end)
+    def _put_back(self, end: Callable[[], None], run: Run | None) -> None:
+        self._unreported[end] = run
         self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._put_back_now, end))
 
     def _put_back_now(self, end: Callable[[], None]) -> None:
         if end in self._unreported:
-            self._unreported.remove(end)
+            del self._unreported[end]
             end()
 
     def finish(self) -> None:
@@ -150,8 +159,8 @@ class Resuming:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         requeues: list[bool] = []
         try:
-            request = requests.make(
-                grant.message,
+            make = partial(
+                requests.make,
                 redelivered=grant.deliveries > 0,
                 # Neither may refer to the run, because the run refers to the request: see `unwatch`.
                 on_ack=lambda *args: self._loop.post(self._acknowledged, grant.nonce, calls),
@@ -159,7 +168,11 @@ class Resuming:
                 conclude=conclude,
                 lost=grant.lock.lost if grant.lock else False,
             )
-            content = content_of_parked(request, grant)
+            request = call(make, grant.message)
+            content = call(content_of_parked, request, grant)
+        except WorkerStops:
+            calls.outbox.ended(grant.delivery, Facts(began=False, message=Message.PLACE))
+            return None
         except Declined:
             message = Message.TAIL if any(requeues) else Message.NOBODY
             calls.outbox.ended(grant.delivery, Facts(began=False, message=message))

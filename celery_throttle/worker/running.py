@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import contextmanager
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +23,10 @@ from celery_throttle.worker.celery_side.failing import fail, may_pass
 from celery_throttle.worker.celery_side.wait_header import with_wait
 from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.user_code import call, safely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.blocked import Blocked
@@ -115,6 +118,29 @@ class Running:
         """Give a run to the pool."""
         run.state = State.RUNNING
         self.runs.add(run)
+        try:
+            run.job = call(self._give_to_pool, run)
+        except TaskRevokedError:
+            self._unstarted(run, Message.NOBODY)
+            return
+        except Exception as error:
+            # If Celery's signal handler raised, the pool may have the task, which then ends like all others.
+            if self._slots.stopped(error):
+                raise
+            if run.request.time_start is not None:  # a solo pool has run it, and failed to store the result
+                self._died(run, error)
+                return
+            if not may_pass(error):
+                self.cannot_start(run, error)
+                return
+            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
+            raise
+        if run.needs.text:
+            safely(self._groups[run.group].tally.started, run)
+        if self._loop.turning and not self._slots.passed_on:
+            self._loop.wake()
+
+    def _give_to_pool(self, run: Run) -> Any:
         if run.needs.text:
             with_wait(run.request, run.waited)
         watch(
@@ -122,27 +148,7 @@ class Running:
             lambda result: self._loop.post(self._ended, run, result),
             lambda error: self._loop.post(self._limited, run, error),
         )
-        try:
-            run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
-        except TaskRevokedError:
-            self._unstarted(run, Message.NOBODY)
-        except BaseException as error:
-            # If Celery's signal handler raised, the pool may have the task, which then ends like all others.
-            if self._slots.stopped(error):
-                raise
-            if run.request.time_start is not None:  # a solo pool has run it, and failed to store the result
-                self._died(run, error)
-                return
-            if isinstance(error, Exception) and not may_pass(error):
-                self.cannot_start(run, error)
-                return
-            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
-            raise
-        else:
-            if run.needs.text:
-                self._groups[run.group].tally.started(run)
-        if self._loop.turning and not self._slots.passed_on:
-            self._loop.wake()
+        return self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
 
     def report_begun(self, run: Run) -> None:
         """Have the store drop the message of a task that is acknowledged early, because it begins."""
@@ -150,37 +156,45 @@ class Running:
             run.reported_begun = True
             self._groups[run.group].outbox.began(run.delivery)
 
-    def _over(self, run: Run) -> None:
-        """Remove a run that the pool does not have any more."""
+    @contextmanager
+    def _over(self, run: Run, result: Result | None = None, *, began: bool = True) -> Iterator[None]:
+        """Remove a run that the pool does not have any more, and give its permit back last, whatever is raised before.
+
+        Args:
+            run: the run.
+            result: the run's result; None if the block fails its task.
+            began: whether its body began.
+        """
         self.runs.discard(run)
-        run.state = State.GONE
-        run.job = None
-        unwatch(run.request)
+        try:
+            run.state, run.job = State.GONE, None
+            unwatch(run.request)
+            yield
+        finally:
+            if result is None:
+                # If the failure has to be stored later, the message is not acknowledged yet.
+                result = Result.FAILURE if run.request.acknowledged else Result.NOTHING
+            if run.permit is not None and not run.permit.goes_back:
+                self.give_back(run, result, began=began)
 
     def _unstarted(self, run: Run, message: Message) -> None:
-        self._over(run)
-        if run.permit is not None:
+        with self._over(run, Result.NOTHING, began=False):
             self.end(run, Facts(began=False, message=message))
 
     def cannot_start(self, run: Run, error: Exception) -> None:
         """End a run by an error that each further start would have, and give back all that it has."""
         logger.error("Task %s[%s] cannot start: %r", run.request.name, run.id, error)
-        self._over(run)
-        try:
+        with self._over(run, began=False):
             self._fail(run, error)
-        finally:
-            # If the failure has to be stored later, the message is not acknowledged yet.
-            self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=False)
 
     # -- how runs end ----------------------------------------------------------------------------------------------
 
     def _ended(self, run: Run, result: Result) -> None:
         if run in self.runs:
-            self._over(run)
-            self._blocked.ended(run)
-            if run.needs.text:
-                self._groups[run.group].tally.ended(run, result)
-            self.give_back(run, result, began=True)
+            with self._over(run, result):
+                self._blocked.ended(run)
+                if run.needs.text:
+                    self._groups[run.group].tally.ended(run, result)
 
     def _died(self, run: Run, error: BaseException) -> None:
         # Also after a body: the result backend was away, say. The message is not acknowledged, and is delivered again.
@@ -191,9 +205,9 @@ class Running:
         if isinstance(error, Exception) and not may_pass(error):
             # A value of its message is the reason, so no other run of it could store an outcome either.
             logger.error(text, *task)
-            self._over(run)
-            self._blocked.ended(run)
-            self._fail_over(run, error)
+            with self._over(run):
+                self._blocked.ended(run)
+                self._fail_over(run, error)
         else:
             logger.error(text, *task, exc_info=error)
             self._ended(run, Result.NOTHING)
@@ -201,26 +215,32 @@ class Running:
     def _limited(self, run: Run, error: RateLimited) -> None:
         if run not in self.runs:
             return
-        request = run.request
-        state.task_ready(request)
-        permit, wrong = run.permit, _not_its_limit(run, error)
-        self._over(run)
-        if permit is None or wrong or not run.needs.buckets:
-            self._fail_over(run, wrong or _no_line(run))
-            return
+        with self._over(run):
+            state.task_ready(run.request)
+            try:
+                self._go_back(run, error)
+            except Exception as wrong:  # noqa: BLE001 - also what it put into its message, which cannot be stored
+                self._fail_over(run, wrong)
+                return
+            self._notices.limited(run.request, error)
+            run.request.send_event("throttle-rate-limited", retry_after=error.retry_after)
+            self._groups[run.group].tally.add(run.needs.text, Place.SENT_BACK)
+
+    def _go_back(self, run: Run, error: RateLimited) -> None:
+        """Put a task back in line that raised `RateLimited`.
+
+        Raises:
+            Exception: it has no such line, or cannot go back; it has its permit then.
+        """
+        if wrong := _not_its_limit(run, error):
+            raise wrong
+        if run.permit is None or not run.needs.buckets:
+            raise _no_line(run)
         if not _count_round(run, error.max_rounds):
-            self._fail_over(run, _too_often(run, error))
-            return
+            raise _too_often(run, error)
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
-        try:
-            self._send_back(run, permit, error.retry_after, needs_text(about))
-        except ValueError as too_long:
-            self._fail_over(run, too_long)
-            return
-        self._notices.limited(request, error)
-        request.send_event("throttle-rate-limited", retry_after=error.retry_after)
-        self._groups[run.group].tally.add(run.needs.text, Place.SENT_BACK)
+        self._send_back(run, run.permit, error.retry_after, needs_text(about))
 
     def _send_back(self, run: Run, permit: Permit, pause: float = 0.0, about: str = "") -> None:
         """Put a task back in line together with its message, because the store may not have the message any more."""
@@ -234,11 +254,7 @@ class Running:
     def _fail_over(self, run: Run, error: Exception) -> None:
         if run.needs.text:
             self._groups[run.group].tally.ended(run, Result.FAILURE)
-        try:
-            self._fail(run, error)
-        finally:
-            # If the failure has to be stored later, the message is not acknowledged yet.
-            self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=True)
+        self._fail(run, error)
 
     def not_sent_back(self, run: Run) -> None:
         """End a run that goes back in line if the worker stops before the store confirms that it has the message."""
@@ -249,24 +265,26 @@ class Running:
             return
         reason = "was to go back in line, and its worker stopped before the store had its message"
         try:
-            fail(request, StoreUnavailable(f"Task {request.name} {reason}"))
+            call(fail, request, StoreUnavailable(f"Task {request.name} {reason}"))
         except Exception:  # the other runs have to be ended, too
             logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, reason)
 
     def lost(self) -> None:
         """Give back the permits of jobs that end with no report, because their child is gone and the pool is closed."""
         for run in [run for run in self.runs if self._slots.has_lost(run)]:
-            self._over(run)
-            self.give_back(run, Result.NOTHING, began=False)
+            safely(self._unbegun, run)
 
     def discarded(self) -> None:
         """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
         for run in list(self.runs):
             if self._slots.discarded(run):
-                self._over(run)
-                self.give_back(run, Result.NOTHING, began=False)
+                safely(self._unbegun, run)
             else:
                 state.requests.setdefault(run.request.id, run.request)  # Celery removes unbegun requests here
+
+    def _unbegun(self, run: Run, *, began: bool = False) -> None:
+        with self._over(run, Result.NOTHING, began=began):
+            pass
 
     def close(self) -> None:
         """Pass no permits on any more, so that tasks that wait elsewhere get them."""
@@ -276,9 +294,8 @@ class Running:
 
     def finish(self) -> None:
         """Give back all permits, because the pool has stopped."""
-        for run in self.runs:
-            self.give_back(run, Result.NOTHING, began=True)
-        self.runs.clear()
+        for run in list(self.runs):
+            safely(partial(self._unbegun, began=True), run)
 
     # -- permits ---------------------------------------------------------------------------------------------------
 
@@ -318,12 +335,12 @@ class Running:
             # The store dropped the message when this run was about to begin, and then its body did not begin.
             self._send_back(run, permit)
             return
+        calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         calls.outbox.settle(permit)
         if run.being_acknowledged and facts.message is Message.NOBODY:
             calls.outbox.ended_unacked(run, facts)
         else:
             calls.outbox.ended(run.delivery, facts, run.needs.text)
-        calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         self.forget_permit(run)
 
     def forget(self, request: Any) -> None:

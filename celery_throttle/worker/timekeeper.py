@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from time import monotonic
 from typing import TYPE_CHECKING
+
+from celery_throttle.worker.user_code import safely, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Timekeeper"]
-
-logger = logging.getLogger(__name__)
 
 
 class Timekeeper:
@@ -30,11 +29,10 @@ class Timekeeper:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="celery-throttle-timekeeper", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        start_thread(self._run, "celery-throttle-timekeeper")
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
         """Call the function after ``delay`` seconds."""
@@ -61,10 +59,7 @@ class Timekeeper:
 
     def _run(self) -> None:
         while function := self._next():
-            try:
-                function()
-            except Exception:
-                logger.exception("celery_throttle: error in %r", function)
+            safely(function)
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

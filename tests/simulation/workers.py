@@ -32,7 +32,7 @@ from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.parcel import unpack
 from celery_throttle.store.scripts import Call, pack
 from celery_throttle.tasks import publish
-from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
+from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, user_code, wiring
 from celery_throttle.worker.celery_side import parsing, remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
@@ -242,6 +242,14 @@ class _Errors(logging.Handler):
         if record.exc_info and not isinstance(record.exc_info[1], ResultsAway):
             text = f"{record.exc_info[1]!r}: {self.format(record)}"
             HERE.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
+
+
+def _error_unless_killed(error: BaseException, as_error: Callable[[BaseException], Exception]) -> BaseException:
+    return error if isinstance(error, Killed) else as_error(error)
+
+
+# A killed process runs nothing more, but a worker makes an error of what code of users raises.
+vars(user_code)["_as_error"] = partial(_error_unless_killed, as_error=user_code._as_error)
 
 
 class Killed(BaseException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +11,9 @@ from redis import Redis
 
 from celery_throttle import Limit
 from celery_throttle.core.facts import Result
-from celery_throttle.signals import LeaseLost, lease_lost
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.runs import Permit
+from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.store_side.renewals import renewals
 from tests.store.peek import expire, peek
 from tests.store.terms_caller import TermsCaller
@@ -28,26 +27,25 @@ def permit_of(arrival: Arrival) -> Permit:
     return Permit(run)
 
 
-def renew(worker: TermsCaller, redis: Redis, permit: Permit, *, number: int, has_it: bool = True) -> None:
+def renew(
+    worker: TermsCaller, redis: Redis, permit: Permit, lost: list[str], *, number: int, has_it: bool = True
+) -> None:
     """Renew a permit after the call of this number, and judge the answer."""
     birth = worker.renew_all()[2].decode()
     (renewal,) = renewals(worker.store, worker.name, number, [permit], birth)
     assert permit.run is not None
     held = {permit.run.nonce: permit} if has_it else {}
-    assert renewal.judge(held, execute(redis, renewal.call)) == birth
+    assert renewal.judge(held, noting(lost), execute(redis, renewal.call)) == birth
 
 
 @pytest.fixture
-def lost() -> Iterator[list[str]]:
+def lost() -> list[str]:
     """The tasks whose leases were reported as lost."""
-    found: list[str] = []
+    return []
 
-    def note(event: LeaseLost, **_: object) -> None:
-        found.append(event.task_id)
 
-    lease_lost.connect(note)
-    yield found
-    lease_lost.disconnect(note)
+def noting(lost: list[str]) -> Callable[[Run, str], None]:
+    return lambda run, needs: lost.append(run.request.id)
 
 
 def test_lost_lease_is_reported_once_although_calls_come_between(
@@ -59,9 +57,9 @@ def test_lost_lease_is_reported_once_although_calls_come_between(
     for _ in range(2):
         number = worker.number
         worker.look(0)
-        renew(worker, redis, permit, number=number)
+        renew(worker, redis, permit, lost, number=number)
         assert (lost, permit.lost) == (["t1"], True)
-    renew(worker, redis, permit, number=worker.number)  # is put back
+    renew(worker, redis, permit, lost, number=worker.number)  # is put back
     assert not permit.lost
 
 
@@ -76,7 +74,7 @@ def test_run_that_is_over_has_lost_no_lease(
         permit.go_back()
     worker.end(arrival, "again")
     peer.take("t1", GPU)
-    renew(worker, redis, permit, number=worker.number, has_it=why == "goes back")
+    renew(worker, redis, permit, lost, number=worker.number, has_it=why == "goes back")
     assert not lost
 
 
@@ -89,9 +87,9 @@ def test_renewal_before_the_call_that_passes_a_permit_on_loses_nothing(
     run: Any = permit_of(worker.arrival("t2", GPU)).run
     permit.pass_to(run)
     assert permit.passed() is not None
-    renew(worker, redis, permit, number=worker.number)
+    renew(worker, redis, permit, lost, number=worker.number)
     assert not lost
-    renew(worker, redis, permit, number=worker.number)
+    renew(worker, redis, permit, lost, number=worker.number)
     assert lost == ["t2"]
 
 
@@ -110,7 +108,7 @@ def test_emptied_store_gets_the_holders_but_none_that_goes_back(
     held = {permit.run.nonce: permit}
     for _ in range(2):  # the first answer has only the birth of the new data
         (renewal,) = renewals(worker.store, worker.name, 7, [permit], birth)
-        birth = renewal.judge(held, execute(redis, renewal.call))
+        birth = renewal.judge(held, noting(lost), execute(redis, renewal.call))
     assert not lost
     assert peek(redis).holders("gpu") == ([] if goes_back else ["t1"])
 
@@ -127,6 +125,6 @@ def test_renewal_of_a_holder_before_its_permit_passed_on_loses_nothing(
     row = permit.passed()
     assert row is not None
     worker.exchange(passed=[row])
-    renewal.judge({run.nonce: permit}, execute(redis, renewal.call))
+    renewal.judge({run.nonce: permit}, noting(lost), execute(redis, renewal.call))
     assert permit.is_new  # no answer was about its present holder
     assert not lost

@@ -110,11 +110,11 @@ def test_error_about_one_permit_leaves_the_others(monkeypatch: pytest.MonkeyPatc
     renewing = Renewing(monkeypatch, permits=3)
     seen, act_on = list[str](), renewals._act_on
 
-    def acts(permit: Any, run: Any, answer: int) -> None:
+    def acts(permit: Any, run: Any, answer: int, lost: Any) -> None:
         seen.append(run.nonce)
         if run.nonce == "0.1":
             raise KeyError("bug")
-        act_on(permit, run, answer)
+        act_on(permit, run, answer, lost)
 
     monkeypatch.setattr(renewals, "_act_on", acts)
     renewing.after(4.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from traceback import walk_tb
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from kombu.exceptions import OperationalError, SerializationError
 
 from celery_throttle.core.wording import one_line
 from celery_throttle.worker.celery_side.sentry import task_named
+from celery_throttle.worker.user_code import WorkerStops, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +36,13 @@ def may_pass(error: BaseException) -> bool:
     """Return whether a connection, the result backend or the pool has failed, so that a later try may succeed.
 
     A pool that takes no job raises RuntimeError. Each backend has errors of its own: an error that was raised in a
-    backend counts, unless a value that was to be stored causes it. Databases call that ``DataError`` (PEP 249).
+    backend counts, unless a value that was to be stored causes it. Databases call that ``DataError`` (PEP 249). A task
+    that stops its worker is left to the next one.
     """
-    if isinstance(error, (OSError, OperationalError, BackendError)):
+    if isinstance(error, (OSError, OperationalError, BackendError, WorkerStops)):
         return True
+    if error.__cause__ is not None and not isinstance(error.__cause__, Exception):
+        error = error.__cause__  # see `user_code.call`
     if isinstance(error, _BY_A_VALUE) or any(each.__name__ == "DataError" for each in type(error).__mro__):
         return False
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
@@ -51,7 +56,7 @@ def fail_or_reject(request: Any, error: Exception) -> None:
         Exception: the result backend is away, see `may_pass`.
     """
     try:
-        fail(request, error)
+        call(fail, request, error)
     except Exception as why:
         if may_pass(why):
             raise
@@ -70,7 +75,8 @@ def _fail_without_links(request: Any, error: Exception) -> None:
         correlation_id=request.correlation_id, reply_to=request.reply_to,
     )  # fmt: skip
     try:
-        request.task.backend.mark_as_failure(request.id, error, request=stand_in, store_result=request.store_errors)
+        mark = partial(request.task.backend.mark_as_failure, request=stand_in, store_result=request.store_errors)
+        call(mark, request.id, error)
     except Exception as why:
         if may_pass(why):
             raise

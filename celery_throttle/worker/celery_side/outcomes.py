@@ -22,6 +22,7 @@ from celery_throttle.tasks.publish import HEADER
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.failing import may_pass
+from celery_throttle.worker.user_code import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ class _Kept:
         pause = _FIRST
         while (outcome := self._next(pause)) is not None:
             try:
-                outcome.store()
+                call(outcome.store)
             except Exception as error:  # noqa: BLE001 - each backend has errors of its own
                 pause = min(max(2 * pause, _FIRST), _MOST)
                 if may_pass(error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from celery.worker.request import Request
 
 from celery_throttle.core.contents import stored_id
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
+from celery_throttle.worker.user_code import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +63,7 @@ class Reserved:
             if request.hostname != consumer.hostname or not ends(request):  # a test has several workers in one process
                 continue
             try:
-                request.revoked()
+                call(request.revoked)
             except Exception as error:  # noqa: BLE001 - of any backend
                 logger.error("Revoked task %s[%s] is ended later: %r", request.name, request.id, error)  # noqa: TRY400
                 self._left.add(request.id)
@@ -98,7 +100,7 @@ class Withdrawing:
     def _report_all(self, requests: RequestFactory) -> None:
         while self._unreported:
             try:
-                _report(self._unreported[0], requests)
+                call(_report, self._unreported[0], requests)
             except Exception as error:  # noqa: BLE001 - each backend has its own
                 task = self._unreported[0].task
                 logger.error("Revoked task %s has left its line, which is reported later: %r", task, error)  # noqa: TRY400
@@ -113,7 +115,7 @@ class Withdrawing:
 def _report(each: Withdrawn, requests: RequestFactory) -> None:
     ignore = lambda *args: None  # noqa: E731
     try:
-        request = requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore)
+        request = call(partial(requests.make, each.message, redelivered=False, on_ack=ignore, on_reject=ignore))
     except Declined:
         logger.debug("Revoked task %s has left its line", each.task)
     except Exception as error:  # noqa: BLE001 - not registered here, or content that it may not decode

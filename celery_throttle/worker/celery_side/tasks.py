@@ -13,6 +13,7 @@ from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
 from celery_throttle.worker.celery_side.parsing import content_of
 from celery_throttle.worker.lock_plans import header_of, plan_of
 from celery_throttle.worker.runs import Content, Run
+from celery_throttle.worker.user_code import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -100,7 +101,7 @@ class Tasks:
     def plan_of(self, context: Any, task: Any) -> LockPlan | None:
         """Return the lock plan of a call with its group, None if the call has none."""
         try:
-            plan = plan_of(context, task, self._dedups.get(task.name))
+            plan = call(plan_of, context, task, self._dedups.get(task.name))
             return plan and replace(plan, group=self.group_of(task) if plan.group is None else plan.group)
         except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
             logger.debug("Task %s has no lock: %r", task.name, error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from celery_throttle.worker.celery_side.failing import fail_or_reject, may_pass
 from celery_throttle.worker.runs import State
 from celery_throttle.worker.store_side.decisions import PAUSE
+from celery_throttle.worker.user_code import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ class BackendAway:
         any other error the run fails: another try would have the same error.
         """
         try:
-            step(run)
+            call(step, run)
         except Exception as error:
             if self._stops():
                 raise

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.history import Place
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
-from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.worker.store_side.decisions import PAUSE, blame, deliver
+from celery_throttle.worker.store_side.decisions import PAUSE, blame, deliver, set_aside
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import Outbox, others, returning
@@ -30,11 +28,11 @@ from celery_throttle.worker.store_side.tally import Tally
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.calls import Store
     from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.held_back.saving import Saving
+    from celery_throttle.worker.reported.lease_reports import LeaseReports
     from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.store_side.decisions import Decisions
@@ -60,12 +58,12 @@ class Calls:
         declared: this worker's declaration of each limit of the group, by name.
         gate: takes the store's decisions.
         connect: makes the connections for calls and for hints, given this object for their callbacks.
-        names: the names of the app's tasks, for the log.
+        lease_reports: reports leases that are lost or have ended.
         log: for lines about a store that refuses.
         saving: holds parked runs until their copies are safe; None if they are not waited for.
 
     Attributes:
-        saving: as given.
+        lease_reports, saving: as given.
         outbox: the rows of the next call.
         sifting: the rows of refused calls, which go first.
         tally: counts, which are sent now and then.
@@ -92,11 +90,11 @@ class Calls:
         declared: Mapping[str, str],
         gate: Decisions,
         connect: Callable[[Calls], tuple[Link, Listener]],
-        names: TaskNames,
+        lease_reports: LeaseReports,
         log: PacedLog,
         saving: Saving | None = None,
     ) -> None:
-        self._names, self._log, self.saving = names, log, saving
+        self.lease_reports, self._log, self.saving = lease_reports, log, saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
         self.sifting = Sifting()
@@ -212,8 +210,14 @@ class Calls:
 
     def keep_back(self) -> list[Run]:
         """Stop requeueing; return the runs whose requeue the store has not confirmed."""
-        unconfirmed = returning(self._under_way[0].arrived) if self._under_way is not None else []
-        return [*unconfirmed, *self.outbox.forget_returning()]
+        unconfirmed, _ = self.returning, self.outbox.forget_returning()
+        return unconfirmed
+
+    @property
+    def returning(self) -> list[Run]:
+        """The runs that go back in line and keep their permits until the store has confirmed that."""
+        under_way = self._under_way[0].arrived if self._under_way is not None else []
+        return returning([*under_way, *self.sifting.arrived, *self.outbox.arrived])
 
     def leave(self) -> None:
         """Deregister the worker, if nothing is left to report.
@@ -313,7 +317,7 @@ class Calls:
     def _renew(self) -> None:
         """Renew all permits before other calls, because a store that was emptied has to get them back first."""
         for renewal in renewals(self.store, self.worker, self.number, self.held.values(), self.birth):
-            self.link.send(renewal.call, partial(renewal.judge, self.held))
+            self.link.send(renewal.call, partial(renewal.judge, self.held, self.lease_reports.lost))
 
     def _answered(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
@@ -346,12 +350,9 @@ class Calls:
     def _take_reply(self, batch: Batch, reply: Reply) -> None:
         for each in reply.reclaimed:
             self.tally.add(each.needs, Place.RECLAIMED)
-            logger.warning("%s", reclaimed_text(each, self._names))
-            tell_reclaimed(each.task, each.needs)
+            self.lease_reports.reclaimed(each)
         deliver(self._gate, self.group, batch, reply)
-        for task, why in reply.unread:
-            logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
-            self.outbox.unread(task, why)
+        set_aside(self.outbox, reply)
         if not reply.hints:
             self._listener.published(allowed=False)
         if self.sifting.pending and (found := self.sifting.accepted()):

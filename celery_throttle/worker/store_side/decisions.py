@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from celery_throttle.errors import UnusableMessage
 from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.user_code import safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.store.exchange_reply import Grant, Reply, Withdrawn
     from celery_throttle.worker.runs import Run
-    from celery_throttle.worker.store_side.outbox import Batch
+    from celery_throttle.worker.store_side.outbox import Batch, Outbox
 
-__all__ = ["PAUSE", "Decisions", "blame", "deliver"]
+__all__ = ["PAUSE", "Decisions", "blame", "deliver", "set_aside"]
 
 logger = logging.getLogger(__name__)
 
@@ -98,28 +99,26 @@ def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
         if handler := handlers.get(answer):
             # Else the store has the task, or its end.
             undecided = answer in (Answer.MUST_PARK, Answer.CROWDED, Answer.ID_IN_USE)
-            _safely(handler, run, broke=partial(gate.broke, run) if undecided else None)
+            safely(handler, run, broke=partial(gate.broke, run) if undecided else None)
         else:
-            _safely(gate.granted, run, answer if answer > max(Answer) else 0, broke=partial(gate.broke, run))
+            safely(gate.granted, run, answer if answer > max(Answer) else 0, broke=partial(gate.broke, run))
     for grant in reply.grants:
-        _safely(gate.resumed, grant, group, broke=partial(gate.broke_off, grant, group))
+        safely(gate.resumed, grant, group, broke=partial(gate.broke_off, grant, group))
     for each in reply.withdrawn:
-        _safely(gate.withdrawn, each)
+        safely(gate.withdrawn, each)
+
+
+def set_aside(outbox: Outbox, reply: Reply) -> None:
+    """Have the store set the granted tasks aside whose records cannot be read."""
+    for task, why in reply.unread:
+        logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
+        outbox.unread(task, why)
 
 
 def blame(gate: Decisions, row: Batch, error: Exception) -> None:
     """End the task of a row that the store refuses, or that cannot be written; a report about a task is dropped."""
     for run in row.arrived:
         why = UnusableMessage(f"Task {run.request.name}: the store refuses what its message has: {error}")
-        _safely(gate.broke, run, why)
+        safely(gate.broke, run, why)
     for report in (*(f"{each.event} of {each.task}" for each in row.exchange.changed), *row.exchange.gone):
         logger.error("celery_throttle: the store refuses a report (%s), which is dropped: %s", report, error)
-
-
-def _safely(function: Callable[..., None], *args: Any, broke: Callable[[Exception], None] | None = None) -> None:
-    try:
-        function(*args)
-    except Exception as error:
-        logger.exception("celery_throttle: error in %r", function)
-        if broke is not None:
-            _safely(broke, error)

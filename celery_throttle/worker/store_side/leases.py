@@ -84,7 +84,7 @@ class Leases:
         calls, unreadable = group.calls, None
         for renewal in renewals(calls.store, calls.worker, number, list(calls.held.values()), birth):
             try:
-                found = renewal.judge(calls.held, execute(group.client, renewal.call))
+                found = renewal.judge(calls.held, calls.lease_reports.lost, execute(group.client, renewal.call))
             except UnreadableReply as error:  # which keeps no other permit from its renewal
                 unreadable = error
                 continue

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_throttle.core.policy import limits_text
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.reading import read
-from celery_throttle.worker.reported.signals_and_events import report_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from celery_throttle.store.calls import Store
     from celery_throttle.store.exchange import Arrival
@@ -40,11 +39,11 @@ class Renewal(NamedTuple):
     birth: str
     rows: list[tuple[Permit, Arrival]]
 
-    def judge(self, held: Mapping[str, Permit], raw: Any) -> str:
+    def judge(self, held: Mapping[str, Permit], lost: Callable[[Run, str], None], raw: Any) -> str:
         """Act on the reply of renew.lua; return the birth of the store's data.
 
         An error has no effect, nor has a reply about other data. ``held``: the permits that are held here now, by the
-        nonces of their runs.
+        nonces of their runs. ``lost``: called with a run whose lease is lost, and its needs; must not wait.
         """
         if isinstance(raw, Exception):
             return self.birth
@@ -55,7 +54,7 @@ class Renewal(NamedTuple):
                 run = permit.run
                 if run is not None and held.get(run.nonce) is permit and permit.holder is holder:
                     try:
-                        _act_on(permit, run, answer)
+                        _act_on(permit, run, answer, lost)
                     except Exception:
                         logger.exception("celery_throttle: error after a renewal for task %s", run.request.id)
         return birth
@@ -79,7 +78,7 @@ def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit], 
             yield Renewal(store.renew(worker, ended_by, [holder for _, holder in page], birth=birth), birth, page)
 
 
-def _act_on(permit: Permit, run: Run, answer: int) -> None:
+def _act_on(permit: Permit, run: Run, answer: int, lost: Callable[[Run, str], None]) -> None:
     """Act on the answer about a permit that its holder still has here, so no call before the answer has ended it."""
     if answer == _PUT_BACK:
         logger.warning("celery_throttle: the store had lost the permit of task %s, put back", run.request.id)
@@ -87,10 +86,11 @@ def _act_on(permit: Permit, run: Run, answer: int) -> None:
     was_lost, excused = permit.lost, permit.goes_back or permit.is_new
     permit.renewed(lost=answer in (_LOST, _LATER) and not excused)
     if permit.lost and not was_lost:
-        _report_lost(permit.holder.needs, run)
+        _log_lost(permit.holder.needs, run)
+        lost(run, permit.holder.needs)
 
 
-def _report_lost(needs: str, run: Run) -> None:
+def _log_lost(needs: str, run: Run) -> None:
     # Renewing goes on: if there is room again while the task runs, its permit is put back.
     limits = limits_text(needs)
     logger.warning(
@@ -100,4 +100,3 @@ def _report_lost(needs: str, run: Run) -> None:
         f"permit of limit {limits!r}" if limits else "identity lock",
         extra={"action": "lease_lost", "task_id": run.request.id, "task_name": run.request.name},
     )
-    report_lost(run, needs)

@@ -17,6 +17,8 @@ from celery_throttle.worker.store_side.outbox import Batch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_throttle.worker.runs import Run
+
 __all__ = ["Sifting", "is_about_content"]
 
 #: The codes of refusals for the state of a server, which may be anywhere in an error of a script.
@@ -43,6 +45,12 @@ class Sifting:
         self._pieces: deque[Batch] = deque()
         self._suspect: tuple[Batch, Exception] | None = None
         self.pending = False
+
+    @property
+    def arrived(self) -> list[Run]:
+        """The runs in all pieces."""
+        suspect = [self._suspect[0]] if self._suspect is not None else []
+        return [run for piece in (*suspect, *self._pieces) for run in piece.arrived]
 
     def next(self) -> Batch:
         """Return the next piece that is pending.
