@@ -234,6 +234,8 @@ class Gate:
     def tick(self) -> None:
         """Hand out free slots, send the calls that are due, and let the pool go on."""
         try:
+            for calls in self.groups:
+                calls.keep_declared()
             if self._stops():
                 self._send_rest()
             else:

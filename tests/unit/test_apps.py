@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from unittest.mock import ANY
 from weakref import WeakSet
 
 import pytest
 from celery import shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.settings import Settings
 from celery_throttle.core.sites import Sites
 from celery_throttle.tasks.ours import REAP_TASK
@@ -162,7 +164,20 @@ def another(a: object = None) -> None:
 
 def declared(app: Any) -> dict[str, str]:
     """Return the limits that a worker of the app declares."""
-    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0"), Sites({}), [], print).declared("")
+    return Tasks(app, Settings("redis://127.0.0.1:1/0"), Sites({}), [], print).declared("")
+
+
+def test_worker_answers_for_tasks_that_are_declared_while_it_runs() -> None:
+    app = make_app("one")
+    tasks = Tasks(app, Settings("redis://127.0.0.1:1/0"), Sites({"host": "a7"}), [""], print)
+    for options, limits in (({"limit": 2}, {"call": "2"}), ({"limit": 1, "per": "host"}, {"call": "2", "each": ANY})):
+        version = tasks.version
+        app.task(nothing, base=Throttled, name=list(limits)[-1], **options)
+        app.finalize()
+        assert (tasks.declared(""), list(tasks.options["limit"])) == (limits, list(limits))
+        assert tasks.version != version
+    assert tasks.names.find("", [Bucket("each")], "celery") == "each"
+    assert tasks.sites_for("") is not None
 
 
 @pytest.mark.parametrize("lazy", [True, False])
