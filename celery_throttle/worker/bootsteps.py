@@ -83,8 +83,8 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_tasks(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
-        outcomes.begin()  # before the pool forks its processes
-        remember.begin()
+        outcomes.keeping.begin(worker)  # before the pool forks its processes
+        remember.reports.begin(worker)
         worker.process_task = worker.throttling.arrive
         if hasattr(worker, "wait_for_soft_shutdown"):  # since Celery 5.5
             worker.wait_for_soft_shutdown = partial(worker.throttling.wait_softly, worker.wait_for_soft_shutdown)

@@ -216,8 +216,8 @@ class Throttling:
         task_revoked.disconnect(self._never_runs, dispatch_uid=str(id(self)))
         for signal in (task_unknown, task_rejected):
             signal.disconnect(self._is_unknown, dispatch_uid=str(id(self)))
-        remember.end()
-        outcomes.end()
+        remember.reports.end(self._worker)
+        outcomes.keeping.end(self._worker)
         self.timekeeper.stop()
         self._log.close()
         for group in self.groups:
