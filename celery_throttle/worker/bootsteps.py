@@ -71,7 +71,7 @@ class WorkerStep(bootsteps.StartStopStep):
                 "celery_throttle: throttle_enabled is False: %s without limits, rates and identity locks",
                 "1 task runs" if len(ours) == 1 else f"{len(ours)} tasks run",
             )
-            fail_rate_limited(worker.app)
+            fail_rate_limited(*(worker.app.tasks[name] for name in ours))
         if not throttles:
             free_locks(worker.app)
         return throttles

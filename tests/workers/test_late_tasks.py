@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery.utils import uuid
 
-from celery_throttle import ConfigurationError
+from celery_throttle import ConfigurationError, ThrottleError
 from tests.support.journal import Journal
 from tests.support.remote import tell, wait_heard
 from tests.support.state import State
@@ -121,6 +121,8 @@ def test_late_tasks_run_where_throttling_is_off(workers: Workers, journal: Journ
     worker = workers.start(EARLY, pool="threads", env={"EARLY": "plain"})
     app = workers.app(EARLY)
     learn(app, worker, LATE)
+    with pytest.raises(ThrottleError, match=r"slows raised RateLimited .* throttle_enabled is False"):
+        send(app, "slows", "a").get(timeout=HANGS_AFTER)
     for label in "ab":
         send(app, "limited", label)
     journal.wait_running(2)

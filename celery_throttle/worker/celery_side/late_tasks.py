@@ -18,6 +18,7 @@ from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.worker.celery_side.failing import fail_or_reject
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock
 from celery_throttle.worker.celery_side.stand_in import StandIn
+from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def _check(task: Any, app: Any, consumer: Any) -> None:
             f"Task {task.name} was declared while the worker ran, which had no throttled task at its start and cannot "
             f"throttle: restart the worker"
         )
+    else:
+        fail_rate_limited(task)
 
 
 class _Refusing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import Limit, RateLimited, Throttled
 from tests.support.apps import run_held, task_maker
 from tests.support.apps.early import app, both
 
@@ -24,3 +24,8 @@ once = make_held("once", base=Throttled, singleton=True, unique_on=[])
 shares = make_held("shares", base=Throttled, limit=both)
 far = make_held("far", base=Throttled, limit=Limit("far", 1, group="far"))
 passes = make_held("passes", base=Throttled, limit=1, Strategy=f"{__name__}:past_the_gate")
+
+
+@app.task(base=Throttled, limit=1, shared=False, name="tests.support.apps.early.slows")
+def slows(label: str) -> None:  # noqa: ARG001 - as the others
+    raise RateLimited
