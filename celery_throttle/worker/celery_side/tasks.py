@@ -16,7 +16,7 @@ from celery_throttle.core.dedup import carried_plan
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.tasks.registry import dedups_of, policies_of, registered, release_of_app
+from celery_throttle.tasks.registry import dedup_of, dedups_of, policies_of, registered, release_of_app
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side.parsing import content_of
 from celery_throttle.worker.celery_side.strategies import check_strategy
@@ -45,7 +45,7 @@ def check_task(task: Any) -> None:
         ConfigurationError: with the fix.
     """
     check_strategy(task)
-    if (dedup := dedups_of(task.app).get(task.name)) is not None:
+    if (dedup := dedup_of(task)) is not None:
         check_result_backend(task, dedup, ignores_result=bool(task.ignore_result))
 
 
