@@ -16,6 +16,7 @@ from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.release import release_of
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.models import validator_of
 
@@ -81,16 +82,22 @@ class Registered:
             self.version += 1
 
     def _replace_limits(self, app: Any, name: str, policy: Policy | None) -> None:
-        before = self.policies.pop(name, None)
+        before = self.policies.get(name)
         if before is not None:
             self.limits.remove(name, before)
-        if policy is None:
-            return
-        policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
-        several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
-        self.limits.check(name, policy, alone=not several, app=app.main if several else None)
-        self.limits.add(name, policy)
-        self.policies[name] = policy
+        try:
+            if policy is not None:
+                policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
+                several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
+                self.limits.check(name, policy, alone=not several, app=app.main if several else None)
+        except ConfigurationError:
+            policy = before  # in a worker that runs, the task keeps its limits
+            raise
+        finally:
+            self.policies.pop(name, None)
+            if policy is not None:
+                self.limits.add(name, policy)
+                self.policies[name] = policy
 
 
 _APPS: WeakKeyDictionary[Any, Registered] = WeakKeyDictionary()
