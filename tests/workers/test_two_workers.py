@@ -11,6 +11,7 @@ from celery.signals import task_success
 from celery_throttle import Throttled
 from celery_throttle.testing import ThrottleTest
 from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side.in_process import SharedByWorkers
 from tests.support.kit import new_app, task_maker
 from tests.support.waiting import HANGS_AFTER
 
@@ -40,7 +41,23 @@ def test_worker_that_ends_leaves_the_set_up_of_the_process_to_the_other(
         assert result.get(timeout=HANGS_AFTER) == "a"
         assert failed == [result.id]
         throttle.assert_ran(call, times=1)
-    assert not reports_successes()
+
+
+class Worker:
+    """A worker of this process."""
+
+
+def test_set_up_is_undone_after_the_last_worker() -> None:
+    """A worker that failed before it could end, and is gone, does not keep it."""
+    undone: list[str] = []
+    shared = SharedByWorkers(lambda: None, lambda: undone.append("undone"))
+    one, two = Worker(), Worker()
+    for each in (one, two):
+        shared.begin(each)
+    shared.begin(Worker())
+    for ended, times in ((one, 0), (one, 0), (two, 1), (two, 1)):
+        shared.end(ended)
+        assert undone == ["undone"] * times
 
 
 def reports_successes() -> bool:
