@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
 
-__all__ = ["MOST_DECLARED", "Store"]
+__all__ = ["MOST_ASKED", "MOST_DECLARED", "Store"]
 
 
 #: Limits in one call of `Store.declarations`: the server runs no other command while it reads them.
 MOST_DECLARED = 50
+#: Tasks in one call of `Store.known`, which only looks them up.
+MOST_ASKED = 500
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class Store:
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask whether the store has these deliveries; the caller then waits until the data is safe."""
         return self._call("parked_safely", written(parked))
+
+    def known(self, tasks: Sequence[str]) -> Call:
+        """Ask which of these tasks, `MOST_ASKED` at most, the store has a record of: 1 or 0 for each."""
+        return self._call("known", len(tasks), *tasks)
 
     def leave(self, worker: str) -> Call:
         """Deregister a worker."""

@@ -17,6 +17,7 @@ from celery_throttle.core.arguments import TaskCall
 from celery_throttle.core.release import release_of
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.models import validator_of
 
@@ -39,16 +40,68 @@ __all__ = [
     "is_bound",
     "is_read",
     "policies_of",
+    "registered",
     "release_of_app",
     "task_names_of",
 ]
 
-#: By app and task name, never by class, because Celery makes one more class for every app that a task is shared with.
-_policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
-_limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()
-_dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
-#: By app and task name: the class whose options were read last, and those options.
-_read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]]] = WeakKeyDictionary()
+
+class Registered:
+    """The options of the tasks of one app, as they are now: a task may be declared at any time.
+
+    By task name, never by class, because Celery makes one more class for every app that a task is shared with.
+
+    Attributes:
+        policies: the limits of each task that has some.
+        dedups: the run-once options of each task that was bound; None if it may run any number of times.
+        read: the class whose options were read last, and those options.
+        limits: the limits of all tasks, to compare them.
+        version: another number after each declaration.
+    """
+
+    def __init__(self) -> None:
+        self.policies: dict[str, Policy] = {}
+        self.dedups: dict[str, Dedup | None] = {}
+        self.read: dict[str, tuple[ref[type[Any]], Mapping[str, Any]]] = {}
+        self.limits = DeclaredLimits()
+        self.version = 0
+
+    def declare(
+        self,
+        app: Any,
+        name: str,
+        read: tuple[ref[type[Any]], Mapping[str, Any]],
+        policy: Policy | None,
+        dedup: Dedup | None,
+    ) -> None:
+        """See `declare`; ``read``: the class and its options."""
+        try:
+            self.read.pop(name, None)  # in case a check fails
+            self._replace_limits(app, name, policy)
+            self.dedups[name], self.read[name] = dedup, read
+        finally:
+            self.version += 1
+
+    def _replace_limits(self, app: Any, name: str, policy: Policy | None) -> None:
+        before = self.policies.get(name)
+        if before is not None:
+            self.limits.remove(name, before)
+        try:
+            if policy is not None:
+                policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
+                several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
+                self.limits.check(name, policy, alone=not several, app=app.main if several else None)
+        except ConfigurationError:
+            policy = before  # in a worker that runs, the task keeps its limits
+            raise
+        finally:
+            self.policies.pop(name, None)
+            if policy is not None:
+                self.limits.add(name, policy)
+                self.policies[name] = policy
+
+
+_APPS: WeakKeyDictionary[Any, Registered] = WeakKeyDictionary()
 #: By app: a mark of the list of tasks that wait to be bound, and their names.
 _waiting: WeakKeyDictionary[Any, tuple[tuple[int, int], AbstractSet[str | None]]] = WeakKeyDictionary()
 _ANNOUNCE = _state._announce_app_finalized.__code__  # type: ignore[attr-defined] # noqa: SLF001
@@ -64,31 +117,23 @@ def declare(
     Raises:
         ConfigurationError: another task declares one of the limits otherwise.
     """
-    policies = _policies.setdefault(app, {})
-    limits = _limits.setdefault(app, DeclaredLimits())
-    _read.get(app, {}).pop(name, None)  # in case a check fails
-    before = policies.pop(name, None)
-    if before is not None:
-        limits.remove(name, before)
-    if policy is not None:
-        policy = replace(policy, own=before.own if before is not None else _is_own(app, name))
-        several = len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
-        limits.check(name, policy, alone=not several, app=app.main if several else None)
-        limits.add(name, policy)
-        policies[name] = policy
-    _dedups.setdefault(app, {})[name] = dedup
-    _read.setdefault(app, {})[name] = ref(cls), options
+    registered(app).declare(app, name, (ref(cls), options), policy, dedup)
+
+
+def registered(app: Any) -> Registered:
+    """Return the options of the app's tasks: the same object each time."""
+    return _APPS.get(app) or _APPS.setdefault(app, Registered())
 
 
 def is_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> bool:
     """Return whether a task's last declaration was read from this class, with just these options."""
-    known = _read.get(app, {}).get(name)
+    known = registered(app).read.get(name)
     return known is not None and known[0]() is cls and all(known[1][each] is options[each] for each in options)
 
 
 def is_bound(task: Any) -> bool:
     """Return whether the options of a task were read."""
-    return task.name in _dedups.get(task.app, {})
+    return task.name in registered(task.app).dedups
 
 
 def call_of(task: Any, args: Any, kwargs: Any, headers: Mapping[str, Any] | None = None) -> TaskCall:
@@ -98,7 +143,7 @@ def call_of(task: Any, args: Any, kwargs: Any, headers: Mapping[str, Any] | None
 
 def policies_of(app: Any) -> dict[str, Policy]:
     """Return the limits of every throttled task of the app and their options, by the task's name."""
-    return _policies.get(app, {})
+    return registered(app).policies
 
 
 def groups_of(app: Any) -> list[str]:
@@ -116,18 +161,19 @@ def group_of(task: Any) -> str | None:
 
 def dedups_of(app: Any) -> dict[str, Dedup]:
     """Return the run-once options of each singleton of the app, by the task's name."""
-    return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
+    every = registered(app).dedups.copy()  # another thread may declare a task
+    return {name: dedup for name, dedup in every.items() if dedup is not None}
 
 
 def release_of_app(app: Any) -> Options:
     """Return the options of an app's tasks and limits, and its settings, to compare with those of other releases."""
-    named = _dedups.get(app, {})  # with the tasks that have the base class alone
+    named = registered(app).dedups  # with the tasks that have the base class alone
     return release_of(app.main or "", list(named), policies_of(app), dedups_of(app), settings_of(app))
 
 
 def dedup_of(task: Any) -> Dedup | None:
     """Return the run-once options of a task, None if the task may run any number of times."""
-    return _dedups.get(task.app, {}).get(str(task.name))
+    return registered(task.app).dedups.get(str(task.name))
 
 
 def _is_own(app: Any, name: str) -> bool:

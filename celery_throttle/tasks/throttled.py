@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
 from celery.result import EagerResult
+from celery.utils.imports import symbol_by_name
 
 from celery_throttle.clients import signed, store_client
 from celery_throttle.core.reserved import ReservedStart
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["Throttled", "unlock"]
 
 logger = logging.getLogger(__name__)
+
+#: By name, so that a producer does not import the worker's code.
+_STRATEGY_OF_LATE = "celery_throttle.worker.celery_side.late_tasks:strategy_of_late"
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -161,6 +165,11 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
                 install(app)
             else:
                 free_locks(app)
+
+    def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
+        """As Celery's, but a worker that learns of a task while it runs, and cannot throttle it, fails its messages."""
+        refusing = symbol_by_name(_STRATEGY_OF_LATE)(self, app, consumer)
+        return super().start_strategy(app, consumer, **kwargs) if refusing is None else refusing
 
     def apply_async(
         self,

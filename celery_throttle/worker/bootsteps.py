@@ -16,10 +16,9 @@ from celery_throttle.store.servers.client import connection_factory
 from celery_throttle.store.servers.doctor import refusal
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
-from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import outcomes, remember
 from celery_throttle.worker.celery_side.locks_of_messages import free_locks
-from celery_throttle.worker.celery_side.strategies import check_strategy
+from celery_throttle.worker.celery_side.tasks import check_task
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
@@ -54,9 +53,7 @@ def _refuse_tasks(app: Any) -> None:
     if not settings_of(app).enabled:
         return
     for name in sorted(policies_of(app).keys() | dedups_of(app).keys()):
-        check_strategy(app.tasks[name])
-    for name, dedup in dedups_of(app).items():
-        check_result_backend(app.tasks[name], dedup, ignores_result=bool(app.tasks[name].ignore_result))
+        check_task(app.tasks[name])
 
 
 class WorkerStep(bootsteps.StartStopStep):
@@ -74,7 +71,7 @@ class WorkerStep(bootsteps.StartStopStep):
                 "celery_throttle: throttle_enabled is False: %s without limits, rates and identity locks",
                 "1 task runs" if len(ours) == 1 else f"{len(ours)} tasks run",
             )
-            fail_rate_limited(worker.app)
+            fail_rate_limited(*(worker.app.tasks[name] for name in ours))
         if not throttles:
             free_locks(worker.app)
         return throttles
@@ -86,8 +83,8 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_tasks(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
-        outcomes.begin()  # before the pool forks its processes
-        remember.begin()
+        outcomes.keeping.begin(worker)  # before the pool forks its processes
+        remember.reports.begin(worker)
         worker.process_task = worker.throttling.arrive
         if hasattr(worker, "wait_for_soft_shutdown"):  # since Celery 5.5
             worker.wait_for_soft_shutdown = partial(worker.throttling.wait_softly, worker.wait_for_soft_shutdown)

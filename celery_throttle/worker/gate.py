@@ -32,6 +32,7 @@ from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 from celery_throttle.worker.store_side.decisions import PAUSE
 from celery_throttle.worker.store_side.stray_permits import end_strays
+from celery_throttle.worker.store_side.withdrawing import WithdrawingFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,6 +117,7 @@ class Gate:
         self._avoided = AvoidedQueues(loop, timekeeper, self._serve_queues)
         self._resuming = Resuming(running, broker, loop, timekeeper, self._notices, self._avoided)
         self._revoked, self._reserved, self._withdrawing = Revoked(), Reserved(), Withdrawing(loop, timekeeper)
+        self._withdrawing_from = [WithdrawingFrom(calls) for calls in self.groups]
         self._not_parked = PutOff(held, self._notices)
         loop.every_turn(self.tick)
 
@@ -128,6 +130,7 @@ class Gate:
     def connected(self, consumer: Any) -> None:
         """Serve the consumer's queues: the worker consumes (again), or its queues have changed."""
         self._broker.connected(consumer)
+        self._revoked.connected()
         self._admission.timer_ended()
         self._serve_queues()
 
@@ -197,19 +200,14 @@ class Gate:
         if self._broker.requests is None:  # no result can be stored for them
             return
         new = self._revoked.new()
-        if new:
-            self.withdraw(new)
+        for each in self._withdrawing_from:
+            each.withdraw(new)
         decided = {run.request for run in (*self.running.runs, *self._admission.decided)}
         self._reserved.end(
             new,
             self._broker.requests.consumer,
             lambda request: self._tasks.runs_once(request) and request not in decided,
         )
-
-    def withdraw(self, tasks: list[str]) -> None:
-        """Have the store take revoked tasks out of their lines."""
-        for calls in self.groups:
-            calls.outbox.revoked(tasks)
 
     def tend_pool(self) -> None:
         """Look for lost children while a run has a permit that could be freed."""
@@ -239,6 +237,8 @@ class Gate:
     def tick(self) -> None:
         """Hand out free slots, send the calls that are due, and let the pool go on."""
         try:
+            for calls in self.groups:
+                calls.keep_declared()
             if self._stops():
                 self._send_rest()
             else:

@@ -17,7 +17,6 @@ from celery_throttle.worker.store_side.listener import Listener
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.core.release import Options
     from celery_throttle.core.settings import Settings
     from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.held_back.held_back import HeldBack
@@ -43,7 +42,6 @@ def calls_of(
     loop: Loop,
     timekeeper: Timekeeper,
     log: PacedLog,
-    options: Options,
 ) -> Calls:
     """Return the calls of a worker to one group of limits, not connected yet.
 
@@ -57,7 +55,6 @@ def calls_of(
         loop: runs the connection.
         timekeeper: calls functions later, to connect again.
         log: for lines about a store that is away or refuses.
-        options: those in the code of this worker.
     """
     keys = settings.keys(group)
     make: Any = connection_factory(settings.url, keys)
@@ -71,17 +68,17 @@ def calls_of(
         )
         return link, Listener(loop, timekeeper, make, settings.lease, log, keys.wake, calls.hint, calls.look)
 
-    most, reports = settings.max_begins or _ANY_NUMBER, LeaseReports(loop, tasks.names)
-    store = Store(keys, settings.lease, settings.broker, tasks.sites_for(group), most, options)
+    most, reports = settings.max_begins or _ANY_NUMBER, LeaseReports(loop, lambda: tasks.names)
+    store = Store(keys, settings.lease, settings.broker, max_begins=most)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, tasks.declared(group), gate, connect, reports, log)
+        return Calls(group, store, worker, tasks, gate, connect, reports, log)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the link for calls reports it
         return Link(loop, timekeeper, make, settings.lease, log, nothing, saving.broken, nothing, saving.tick)
 
     saving = Saving(group, store, durability, gate, held, connect_too, loop)
-    return Calls(group, store, worker, tasks.declared(group), gate, connect, reports, log, saving)
+    return Calls(group, store, worker, tasks, gate, connect, reports, log, saving)
 
 
 class Group:

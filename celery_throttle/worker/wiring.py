@@ -16,7 +16,7 @@ from celery_throttle.core.naming import worker_name
 from celery_throttle.core.sites import WORKER, Sites
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of, release_of_app
+from celery_throttle.tasks.registry import groups_of
 from celery_throttle.worker.celery_side import blocking, outcomes, remember
 from celery_throttle.worker.celery_side.autoscale import Autoscaling
 from celery_throttle.worker.celery_side.locks_of_messages import free_lock, lock_in
@@ -73,11 +73,10 @@ class Throttling:
         sites = Sites(settings.sites | {WORKER: worker.hostname}, lambda: self._slots.size)
         free = partial(free_lock, worker.app)
         self._log = log = PacedLog(timekeeper)
-        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings, sites, names, free)
+        self._tasks = tasks = Tasks(worker.app, settings, sites, names, free)
         make_calls = partial(
-            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper, log=log,
-            options=release_of_app(worker.app),
-        )  # fmt: skip
+            calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper, log=log
+        )
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Autoscaling(worker), log)
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
@@ -108,6 +107,10 @@ class Throttling:
     def report(self) -> dict[str, Any]:
         """Return the state of this worker that no other program can see; on the loop."""
         return report(self.gate, self._slots, self.settings)
+
+    def check(self, task: Any) -> None:
+        """Refuse a task that this worker cannot throttle, see `Tasks.check`."""
+        self._tasks.check(task)
 
     @property
     def arrive(self) -> Callable[[Any], None]:
@@ -239,8 +242,8 @@ class Throttling:
         for signal in (task_unknown, task_rejected):
             signal.disconnect(self._is_unknown, dispatch_uid=str(id(self)))
         blocking.no_more(self._turn_without_broker)
-        remember.end()
-        outcomes.end()
+        remember.reports.end(self._worker)
+        outcomes.keeping.end(self._worker)
         self.timekeeper.stop()
         self._log.close()
         for group in self.groups:

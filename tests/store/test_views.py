@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
+from celery_throttle.store.calls import MOST_ASKED
 from celery_throttle.store.holders import Holder, read_holders
 from celery_throttle.store.limit_status import RateStatus, read_statuses
 from celery_throttle.store.needs import Need
@@ -276,3 +277,11 @@ def test_a_worker_is_one_of_the_broker_that_its_queues_name(redis: Redis, one: L
     worker.take("t", one)
     (service,) = read_services(execute(redis, worker.store.services()))
     assert (service.broker, service.workers) == ("redis://shop", 1)
+
+
+def test_known_tasks_are_found_among_thousands(worker: TermsCaller, steering: Steering) -> None:
+    worker.take("holds", ONE)
+    worker.take("holds too", ONE)
+    worker.put("parked", ONE)
+    tasks = [*(f"t{number}" for number in range(MOST_ASKED - 3)), "holds", "parked", "nope"]
+    assert steering.ask(steering.store.known(tasks)) == [int(task in ("holds", "parked")) for task in tasks]

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from unittest.mock import ANY
 from weakref import WeakSet
 
 import pytest
 from celery import shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.settings import Settings
 from celery_throttle.core.sites import Sites
 from celery_throttle.tasks.ours import REAP_TASK
@@ -127,9 +129,10 @@ def test_class_that_is_refused_leaves_the_task_to_be_read_again() -> None:
     good = app.task(nothing, base=Throttled, limit=Limit("api", 2), name="task", shared=False)
     app.finalize()
     bad: Any = type("Bad", (Throttled,), {"limit": Limit("api", 3), "name": "task", "run": nothing})
-    with pytest.raises(ConfigurationError):
-        bad.bind(app)
-    assert "task" not in policies_of(app)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="give both tasks the same Limit"):
+            bad.bind(app)
+    assert policies_of(app)["task"].limits == (Limit("api", 2),), "a worker that runs must not run it without any"
     good.bind(app)
     assert policies_of(app)["task"].limits == (Limit("api", 2),)
 
@@ -162,7 +165,20 @@ def another(a: object = None) -> None:
 
 def declared(app: Any) -> dict[str, str]:
     """Return the limits that a worker of the app declares."""
-    return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0"), Sites({}), [], print).declared("")
+    return Tasks(app, Settings("redis://127.0.0.1:1/0"), Sites({}), [], print).declared("")
+
+
+def test_worker_answers_for_tasks_that_are_declared_while_it_runs() -> None:
+    app = make_app("one")
+    tasks = Tasks(app, Settings("redis://127.0.0.1:1/0"), Sites({"host": "a7"}), [""], print)
+    for options, limits in (({"limit": 2}, {"call": "2"}), ({"limit": 1, "per": "host"}, {"call": "2", "each": ANY})):
+        version = tasks.version
+        app.task(nothing, base=Throttled, name=list(limits)[-1], **options)
+        app.finalize()
+        assert (tasks.declared(""), list(tasks.options["limit"])) == (limits, list(limits))
+        assert tasks.version != version
+    assert tasks.names.find("", [Bucket("each")], "celery") == "each"
+    assert tasks.sites_for("") is not None
 
 
 @pytest.mark.parametrize("lazy", [True, False])

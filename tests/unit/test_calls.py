@@ -29,6 +29,9 @@ from celery_throttle.worker.store_side.renewals import renewals
 from celery_throttle.worker.store_side.sifting import Sifting
 
 NOTHING: Any = None
+STORE = Store(Keys("throttle"), 60.0)
+#: Of a worker without tasks.
+CODE: Any = SimpleNamespace(version=0, declared=lambda group: {}, sites_for=lambda group: None, options={})
 
 
 @pytest.mark.parametrize(("size", "slots"), [(10, [2, 2, 2]), (1 << 20, [0, 2, 0])])
@@ -81,7 +84,7 @@ def test_calls_paused_after_a_hurry_wait_for_the_later_pause(monkeypatch: pytest
     monkeypatch.setattr(module, "monotonic", clock := Clock())
     gate: Any = SimpleNamespace(put_off=lambda runs: None)
     link: Any = SimpleNamespace(connect=lambda: None, up=False)
-    calls = Calls("", NOTHING, "w", {}, gate, lambda calls: (link, NOTHING), NOTHING, Mock())
+    calls = Calls("", STORE, "w", CODE, gate, lambda calls: (link, NOTHING), NOTHING, Mock())
     calls._pause(ValueError("full"), [])
     calls.hurry()
     paused = [calls.paused]
@@ -162,11 +165,11 @@ def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest
         reported.append(away)
         return [NOTHING]
 
-    store: Any = SimpleNamespace(declarations=declarations)
+    monkeypatch.setattr(Store, "declarations", declarations)
     gate: Any = SimpleNamespace(store_lost=lambda *_: None)
     link: Any = SimpleNamespace(send=lambda *_: None)
     listener: Any = SimpleNamespace(published=lambda **_: None, start_over=lambda _: None)
-    calls = Calls("", store, "w", {}, gate, lambda calls: (link, listener), NOTHING, Mock())
+    calls = Calls("", STORE, "w", CODE, gate, lambda calls: (link, listener), Mock())
     calls.up()
     calls.broken(ConnectionError())
     now = 130.0

@@ -61,9 +61,9 @@ def test_a_second_worker_that_throttles_nothing_changes_no_task() -> None:
         raise RateLimited(30)
 
     app.finalize()
-    fail_rate_limited(app)
+    fail_rate_limited(*app.tasks.values())
     run = asks.run
-    fail_rate_limited(app)
+    fail_rate_limited(*app.tasks.values())
     assert asks.run is run
     with pytest.raises(ThrottleError, match="no worker runs it again"):
         asks.run()

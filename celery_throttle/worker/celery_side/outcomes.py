@@ -22,12 +22,13 @@ from celery_throttle.tasks.publish import HEADER
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.failing import may_pass
+from celery_throttle.worker.celery_side.in_process import SharedByWorkers
 from celery_throttle.worker.user_code import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["begin", "end"]
+__all__ = ["keeping"]
 
 logger = logging.getLogger(__name__)
 
@@ -121,15 +122,13 @@ class _Kept:
 _kept = _Kept()
 
 
-def begin() -> None:
-    """Begin to keep outcomes, in this process and its children."""
+def _begin() -> None:
     for name in _store:
         setattr(Backend, name, _keeping(name))
     worker_process_shutdown.connect(_process_ends, weak=False, dispatch_uid=__name__)
 
 
-def end() -> None:
-    """Stop keeping outcomes, in this process."""
+def _end() -> None:
     for name, store in _store.items():
         setattr(Backend, name, store)
     worker_process_shutdown.disconnect(_process_ends, dispatch_uid=__name__)
@@ -196,3 +195,7 @@ def _give_back(outcome: _Outcome) -> None:
 
 def _log_lost(outcome: _Outcome, why: str) -> None:
     logger.error("Task %s[%s] has ended, and its outcome is lost: %s", outcome.task.name, outcome.task_id, why)
+
+
+#: Keeps outcomes in a process with workers, and in its children.
+keeping = SharedByWorkers(_begin, _end)

@@ -19,27 +19,18 @@ from celery_throttle.clients import store_client
 from celery_throttle.core.dedup import carried_plan
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.registry import dedup_of, group_of
+from celery_throttle.worker.celery_side.in_process import SharedByWorkers
 from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.dedup import LockPlan
 
-__all__ = ["begin", "end", "lost"]
+__all__ = ["lost", "reports"]
 
 logger = logging.getLogger(__name__)
 
 #: The mark in the request of a task whose result could not be stored.
 _LOST = "throttle_result_lost"
-
-
-def begin() -> None:
-    """Begin to report successes, in this process and its children."""
-    task_success.connect(_succeeded, weak=False, dispatch_uid=__name__)
-
-
-def end() -> None:
-    """Stop reporting, in this process."""
-    task_success.disconnect(_succeeded, dispatch_uid=__name__)
 
 
 def lost(task: Any, error: Exception) -> bool:
@@ -77,3 +68,10 @@ def _succeeded(sender: Any = None, **_: Any) -> None:
         client.ask(client.store.succeeded(plan.identity, request.id, token, plan.dedup.remember, lost=lost))
     except StoreUnavailable as error:
         logger.warning("celery_throttle: cannot report at once that %s is done: %s", request.id, error)
+
+
+#: Reports successes in a process with workers, and in its children.
+reports = SharedByWorkers(
+    lambda: task_success.connect(_succeeded, weak=False, dispatch_uid=__name__),
+    lambda: task_success.disconnect(_succeeded, dispatch_uid=__name__),
+)

@@ -13,6 +13,7 @@ from kombu.serialization import prepare_accept_content
 from celery_throttle.store.parcel import unpack
 from celery_throttle.tasks.ours import CONCLUDE
 from celery_throttle.tasks.registry import dedups_of, policies_of
+from celery_throttle.worker.celery_side.stand_in import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,28 +139,20 @@ def _request_class(strategy: Any) -> Any:
 
 
 class _Catcher:
-    """The worker's consumer for a strategy of the user's, which takes the request instead of starting it.
+    """Makes requests by a strategy of the user's, which it gives to a consumer that starts nothing.
 
     Args:
-        consumer: the worker's consumer, which has all other attributes.
+        consumer: the worker's consumer.
         task: the task of the strategy.
         theirs: the strategy that the consumer made for this task.
     """
 
-    disable_rate_limits = True  # the task waited for that when it came from the broker
-
     def __init__(self, consumer: Any, task: Any, theirs: Any) -> None:
-        self._consumer, self.theirs = consumer, theirs
+        self.theirs = theirs
         self._caught: Any = None
-        self.qos = SimpleNamespace(increment_eventually=lambda *_: None, decrement_eventually=lambda *_: None)
-        self.timer = SimpleNamespace(call_at=lambda eta, function, args, **_: self.on_task_request(*args[:1]))
-        self._ours = task.start_strategy(consumer.app, self)
+        self._ours = task.start_strategy(consumer.app, StandIn(consumer, self._catch))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
-
-    def on_task_request(self, request: Any) -> None:
-        """Take the request: a strategy calls this at once, or for the message's ETA, which is past."""
+    def _catch(self, request: Any) -> None:
         self._caught = request
 
     def request(self, message: Any, on_ack: Any, on_reject: Any) -> Any:

@@ -6,6 +6,8 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import takewhile
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
@@ -32,19 +34,27 @@ _PAUSE = 1.0
 
 
 class Revoked:
-    """Follows Celery's set of revoked tasks, which has a maximum size and drops the oldest."""
+    """Follows Celery's set of revoked tasks, which has a maximum size and drops the oldest.
+
+    A task that is revoked again goes to the end of the set, as a new entry. So this follows the times of the entries.
+    Those that a worker got from its neighbours, before Celery 5.7, have times of other hosts.
+    """
 
     def __init__(self) -> None:
-        self._last: Any = None
+        self._looked_at = -inf
+
+    def connected(self) -> None:
+        """Return all tasks at the next look: neighbours have told of others when the broker connection was made."""
+        self._looked_at = -inf
 
     def new(self) -> list[str]:
-        """Return the ids of the tasks that were added since the last call, as the store has them."""
-        # Not by the size, because a full set does not grow.
-        known = state.revoked._data.values()  # type: ignore[attr-defined]  # noqa: SLF001 - its own iterator sorts the whole set
-        added = list(takewhile(lambda entry: entry is not self._last, reversed(known)))
-        if added:
-            self._last = added[0]
-        return [stored_id(task) for *_, task in reversed(added)]
+        """Return the ids of the tasks that were added since the last call, as the store has them, newest last."""
+        since, self._looked_at = self._looked_at, monotonic()
+        # A copy, because the consumer's thread may add one. The set's own iterator sorts it.
+        known = list(state.revoked._data.values())  # type: ignore[attr-defined]  # noqa: SLF001
+        added = list(takewhile(lambda entry: entry[0] >= since, reversed(known)))
+        last = inf if since == -inf else self._looked_at
+        return [stored_id(entry[-1]) for entry in reversed(added) if entry[0] <= last]
 
 
 class Reserved:

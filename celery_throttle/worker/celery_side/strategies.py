@@ -60,7 +60,7 @@ class _Names:
     def __init__(self, task: Any, strategy: object) -> None:
         self._task, self.found = task, set[str]()
         left, seen = [_loaded(strategy)], set[int]()
-        self.come_by_the_gate = False
+        self.come_by_the_gate = default in left  # of most tasks, at each connection
         while left and not self.come_by_the_gate:
             each = left.pop()
             if id(each) in seen:

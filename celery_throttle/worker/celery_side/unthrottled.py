@@ -8,7 +8,6 @@ from weakref import WeakSet
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.rate_limited import RateLimited
-from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,16 +18,15 @@ __all__ = ["fail_rate_limited"]
 _FAIL: WeakSet[Any] = WeakSet()
 
 
-def fail_rate_limited(app: Any) -> None:
+def fail_rate_limited(*tasks: Any) -> None:
     """Make `RateLimited` a failure from now on: Celery would ignore it, and there is no gate to handle it.
 
-    To be called before the pool forks its processes.
+    To be called before the pool forks its processes, or before Celery makes the tracer of a task.
     """
-    for name in policies_of(app).keys() | dedups_of(app).keys():
-        task = app.tasks[name]
+    for task in tasks:
         if task not in _FAIL:
             _FAIL.add(task)
-            task.run = _failing(name, task.run)
+            task.run = _failing(task.name, task.run)
 
 
 def _failing(name: str, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,8 @@ from celery_throttle.worker.reported.aside import Aside
 from celery_throttle.worker.reported.signals_and_events import send_lost, send_lost_event, send_reclaimed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.worker.loop import Loop
@@ -34,16 +36,16 @@ class LeaseReports:
 
     Args:
         loop: sends events.
-        names: the names of the app's tasks, for the log.
+        names: returns the names of the app's tasks, for the log.
     """
 
-    def __init__(self, loop: Loop, names: TaskNames) -> None:
+    def __init__(self, loop: Loop, names: Callable[[], TaskNames]) -> None:
         self._loop, self._names = loop, names
         self._aside = Aside("celery-throttle-lease-lost")
 
     def reclaimed(self, each: Cleared) -> None:
         """Report permits of a lost worker's task, which are free now; on the loop."""
-        logger.warning("%s", reclaimed_text(each, self._names))
+        logger.warning("%s", reclaimed_text(each, self._names()))
         send_reclaimed(each.task, each.needs)
 
     def lost(self, run: Run, needs: str) -> None:

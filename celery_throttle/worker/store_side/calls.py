@@ -17,7 +17,7 @@ from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
 from celery_throttle.worker.store_side.decisions import PAUSE, blame, deliver, set_aside
-from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
+from celery_throttle.worker.store_side.declaring import Declaring, declare_in_pages
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import Outbox, others, returning
 from celery_throttle.worker.store_side.patience import FEWEST_BYTES, Patience
@@ -26,7 +26,7 @@ from celery_throttle.worker.store_side.sifting import Sifting
 from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from celery_throttle.store.calls import Store
     from celery_throttle.store.exchange_reply import Reply
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.reported.paced_log import PacedLog
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.store_side.decisions import Decisions
+    from celery_throttle.worker.store_side.declaring import Code
     from celery_throttle.worker.store_side.link import Link
     from celery_throttle.worker.store_side.listener import Listener
     from celery_throttle.worker.store_side.outbox import Batch
@@ -55,7 +56,7 @@ class Calls:
         group: the name of the group.
         store: builds the calls.
         worker: the name of this worker in the store.
-        declared: this worker's declaration of each limit of the group, by name.
+        code: the tasks of this worker, with their limits.
         gate: takes the store's decisions.
         connect: makes the connections for calls and for hints, given this object for their callbacks.
         lease_reports: reports leases that are lost or have ended.
@@ -87,7 +88,7 @@ class Calls:
         group: str,
         store: Store,
         worker: str,
-        declared: Mapping[str, str],
+        code: Code,
         gate: Decisions,
         connect: Callable[[Calls], tuple[Link, Listener]],
         lease_reports: LeaseReports,
@@ -95,10 +96,9 @@ class Calls:
         saving: Saving | None = None,
     ) -> None:
         self.lease_reports, self._log, self.saving = lease_reports, log, saving
-        self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
-        self.outbox = Outbox()
-        self.sifting = Sifting()
-        self.tally = Tally()
+        self.group, self.worker, self._gate, self._declaring = group, worker, gate, Declaring(code, group, store)
+        self.store = self._declaring.store
+        self.outbox, self.sifting, self.tally = Outbox(), Sifting(), Tally()
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
@@ -112,12 +112,10 @@ class Calls:
         self.errors = 0
         self._nonces = itertools.count(1)
         self._under_way: tuple[Batch, Call] | None = None
-        self._sent = 0  # how often the call under way was sent
-        self._late = 0  # how often its reply came too late
+        self._sent = self._late = 0  # how often the call under way was sent, and how often its reply came too late
         self._slow = False  # whether the last call offered no slots because it had large messages
         self._patience = Patience()
-        self._ready = False  # the limits are declared on this connection
-        self._declaration_refused = False  # the store refused the declaration
+        self._ready = self._declaration_refused = False  # the limits are declared on this connection; refused
         self.birth = ""
         self._away_since: float | None = None  # when the connection broke
         self._lost = False  # whether the present outage was counted
@@ -135,7 +133,7 @@ class Calls:
 
     @property
     def _open(self) -> bool:
-        return self._under_way is None and self._ready and self.link.up
+        return self._under_way is None and self._ready and self.link.up and self._declaring.is_current
 
     @property
     def has_to_send(self) -> bool:
@@ -258,7 +256,8 @@ class Calls:
         self._ready = self._declaration_refused = False
         self._listener.published(allowed=True)
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience.seconds
-        pages = self.store.declarations(self.birth, self.declared.items(), away=away, worker=self.worker)
+        pages = self._declaring.calls(self.birth, away, self.worker)
+        self.store = self._declaring.store
         declare_in_pages(self.link, pages, self.up, self._declared)
 
     def tend(self) -> None:
@@ -267,6 +266,11 @@ class Calls:
             self.up()
         elif not self.paused and (self._under_way is not None or not self._ready):
             self.link.start_over(StoreUnavailable("an answer of the store had no effect"), slowly=True)
+
+    def keep_declared(self) -> None:
+        """Declare the limits again if the worker has learned of tasks, before any of these asks for a permit."""
+        if self._ready and self.answered and not self._declaring.is_current:
+            self.up()
 
     def broken(self, error: Exception) -> None:
         """Handle a lost connection; the outcome of the call under way is unknown until the call is sent again."""
@@ -306,7 +310,7 @@ class Calls:
             return
         self._away_since, self._lost = None, False
         known = self.birth
-        self.birth = read_declared(raw, self.declared)
+        self.birth = self._declaring.read(raw)
         if self._under_way is not None and known != self.birth:  # the call was for the data that is lost
             self._under_way = self._under_way[0], self._call_of(self._under_way[0])
         self._renew()

@@ -12,6 +12,8 @@ from celery_throttle.store.exchange import Delivery, DeliveryChange, Exchange
 from celery_throttle.store.portions import MOST_ROWS, Portion, take_messages, take_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_throttle.core.facts import Result
     from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.worker.runs import Permit, Run
@@ -172,7 +174,7 @@ class Outbox:
         """Report that the broker's message of a task that was parked as unacknowledged is acknowledged now."""
         self._changed.append(DeliveryChange("acked", *delivery))
 
-    def revoked(self, tasks: list[str]) -> None:
+    def revoked(self, tasks: Iterable[str]) -> None:
         """Have revoked tasks leave their lines."""
         self._gone += [("revoked", stored_id(task)) for task in tasks]
 
