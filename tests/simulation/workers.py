@@ -68,6 +68,7 @@ class Here:
         network: of the world that is being played.
         errors: that our code caught and logged.
         celery_says: whether Celery itself writes to the result backend now, not the gate.
+        doom: how many messages the publisher still sends to the outside before it is killed, None if it lives.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,15 @@ class Here:
         self.network: Any = None
         self.errors: list[str] = []
         self.celery_says = False
+        self.doom: int | None = None
         self._numbers = 0
+
+    def to_outside(self) -> None:
+        """The publisher sends a message to the broker or the store, or is killed."""
+        if self.doom is not None:
+            self.doom -= 1
+            if self.doom < 0:
+                raise Killed
 
     def reset(self, network: Network) -> None:
         """A new world begins."""
@@ -204,6 +213,7 @@ class _Caller:
         self.turn = nullcontext()
 
     def call(self, call: Call) -> Any:
+        HERE.to_outside()
         reply = HERE.network.carry_out(call.packed())
         if isinstance(reply, NoScriptError):
             reply = HERE.network.carry_out(pack(call.eval()))
@@ -240,7 +250,7 @@ class _Errors(logging.Handler):
 
 
 class Killed(BaseException):
-    """A worker was killed at its next message."""
+    """A worker, or a publisher, was killed at its next message."""
 
 
 class _Strategies(dict[str, Any]):
