@@ -209,7 +209,7 @@ def _confirm(task: Any, client: StoreClient, plan: LockPlan, task_id: str, least
     if answer not in (CLAIMED, OURS, REPLACED) or (is_retry and plan.dedup.lock_until == "expires"):
         return  # nothing was claimed; an expiry counts from the first call
     try:
-        client.ask_if_up(client.store.sent(plan.identity, task_id, plan.claim, least, is_retry=is_retry))
+        client.post_if_up(client.store.sent(plan.identity, task_id, plan.claim, least, is_retry=is_retry))
     except StoreUnavailable as error:
         if client.breaker.to_be_logged():
             logger.warning(

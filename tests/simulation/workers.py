@@ -11,7 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from functools import cache, partial
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from celery.signals import task_revoked
 from celery.worker import state
 from celery.worker.strategy import default as default_strategy
 from kombu.common import QoS
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
@@ -220,6 +220,10 @@ class _Caller:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def post(self, call: Call) -> None:
+        with suppress(ResponseError):
+            self.call(call)
 
 
 class _OwnSignal:
