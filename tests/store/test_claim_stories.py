@@ -76,8 +76,8 @@ a next call that has come keeps its place, without its publisher:
     wait 0; take t1 keep_last; publish t2 keep_last unconfirmed; arrive t2 = -; wait 11; next = t2
     end t1 slots=0 = -; lasts = long; look = t2 run
 a next call that has come and is published again keeps its place:
-    wait 0; take t1 keep_last; publish t2 keep_last; arrive t2 = -; claim t2 keep_last; wait 11; next = t2
-    end t1 slots=0 = -; lasts = long
+    wait 0; take t1 keep_last; publish t2 keep_last unconfirmed; arrive t2 = -; claim t2 keep_last; wait 11
+    next = t2; end t1 slots=0 = -; lasts = long
 the newest call that is never published leaves the lock to the one that is parked:
     wait 0; take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; claim t2 replace = replaces t1; wait 11; reap
     lock = t1 queued; lasts = long; end t0 slots=1 = t1 run
