@@ -75,6 +75,22 @@ class StoreClient:
                 raise not_asked(why)
             return self._ask(call)
 
+    def post_if_up(self, call: Call) -> None:
+        """Send a call without waiting for a reply, which is dropped, if the store has answered lately.
+
+        Raises:
+            StoreUnavailable: the call was not sent.
+        """
+        with self._caller.turn:
+            if why := self.breaker.why:
+                raise not_asked(why)
+            begun = self.breaker.begin()
+            try:
+                self._caller.post(call)
+            except (RedisError, OSError) as error:
+                self.breaker.failed(str(error), begun)
+                raise _unavailable(error) from error
+
     def _ask(self, call: Call) -> Any:
         begun = self.breaker.begin()
         try:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from socket import MSG_PEEK
 from threading import Semaphore
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -35,6 +35,14 @@ _ONE_PIECE = 4096
 _poll = getattr(select, "poll", None)  # eventlet takes it away
 
 
+class _Idle(NamedTuple):
+    """An idle connection, the time of its last use, and whether the reply to a posted call is still to be read."""
+
+    connection: Any
+    since: float
+    owes: bool
+
+
 class Caller:
     """A client for the calls that a publish waits for.
 
@@ -53,8 +61,8 @@ class Caller:
         self._begin()
 
     def _begin(self) -> None:
-        #: Idle connections, each with the time of its last reply; the one used last is at the right end.
-        self._free: deque[tuple[Any, float]] = deque()
+        #: Idle connections; the one used last is at the right end.
+        self._free: deque[_Idle] = deque()
         self._turns = Semaphore(self._most)
         self._process = os.getpid()
 
@@ -84,6 +92,22 @@ class Caller:
         self._hang_up()
         return self._call(call)
 
+    def post(self, call: Call) -> None:
+        """Send a call without waiting for its reply, which the next call on the connection reads and drops.
+
+        The call is lost if the server lacks its script, or refuses it.
+
+        Raises:
+            redis.exceptions.RedisError: the call could not be sent.
+        """
+        connection = self._connection()
+        try:
+            connection.send_packed_command([call.packed()], check_health=False)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._keep(connection, owes=True)
+
     def _call(self, call: Call) -> Any:
         connection = self._connection()
         try:
@@ -106,29 +130,50 @@ class Caller:
         self._keep(connection)
         return reply
 
-    def _keep(self, connection: Any) -> None:
+    def _keep(self, connection: Any, *, owes: bool = False) -> None:
         """Keep an idle connection for the next call, and close those that no call has needed for long."""
         now = monotonic()
-        self._free.append((connection, now))
+        self._free.append(_Idle(connection, now, owes))
         with suppress(IndexError):  # another thread was quicker
-            while self._free[0][1] < now - IDLE:
-                self._free.popleft()[0].disconnect()
+            while self._free[0].since < now - IDLE:
+                self._free.popleft().connection.disconnect()
 
     def _hang_up(self) -> None:
         with suppress(IndexError):  # another thread was quicker
             while self._free:
-                self._free.pop()[0].disconnect()
+                self._free.pop().connection.disconnect()
 
     def _connection(self) -> Any:
         self._check_process()
         while True:
             try:
-                connection, _ = self._free.pop()
+                connection, _, owes = self._free.pop()
             except IndexError:
                 return _connected(self._make())
-            if _stands(connection):
+            if (not owes or _pays(connection)) and _stands(connection):
                 return connection
             connection.disconnect()
+
+
+def _pays(connection: Any) -> bool:
+    """Read the reply to a posted call; return whether the connection can be used.
+
+    Raises:
+        redis.exceptions.TimeoutError: the server did not answer in time, so it would not answer the next call.
+    """
+    try:
+        connection.read_response()
+    except RedisTimeoutError:
+        connection.disconnect()
+        raise
+    except ResponseError as error:
+        return not elsewhere(error)
+    except (RedisError, OSError):
+        return False
+    except BaseException:
+        connection.disconnect()
+        raise
+    return True
 
 
 def _connected(connection: Any) -> Any:

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from celery_throttle.store.exchange import Arrival, Delivery, Exchange
     from celery_throttle.store.history import Counted
 
-__all__ = ["MOST_ASKED", "MOST_DECLARED", "Store"]
+__all__ = ["CLAIMED_FOR", "MOST_ASKED", "MOST_DECLARED", "Store"]
 
+#: Seconds for which a claim lasts until its message was sent. A publish that takes longer may have a duplicate, which
+#: the workers drop. A publisher that was killed leaves its lock for so long.
+CLAIMED_FOR = 10.0
 
 #: Limits in one call of `Store.declarations`: the server runs no other command while it reads them.
 MOST_DECLARED = 50
@@ -167,8 +170,19 @@ class Store:
         return self._call("crowd", bucket)
 
     def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
-        """Claim an identity lock for a task about to be published; the lock lasts at least ``least`` seconds."""
-        return self._call("claim", stored_id(task), lock, int(least * 1000), int(awaited))
+        """Claim an identity lock for a task about to be published, for some seconds; `sent` lets the lock last.
+
+        Args:
+            task: the task id.
+            lock: the plan, see `LockPlan.spec`.
+            least: seconds that the lock is to last once the message was sent.
+            awaited: whether the task is published also if another one has the lock.
+        """
+        return self._call("claim", stored_id(task), lock, int(min(least, CLAIMED_FOR) * 1000), int(awaited))
+
+    def sent(self, identity: str, task: str, claim: str, least: float, *, is_retry: bool = False) -> Call:
+        """Let the lock of a claim last ``least`` seconds from now, because the message of its task was sent."""
+        return self._call("sent", identity, stored_id(task), claim, int(least * 1000), int(is_retry))
 
     def succeeded(self, identity: str, task: str, fencing_token: int, remember: float, *, lost: bool = False) -> Call:
         """Record the success of a task for ``remember`` seconds; ``lost``: the result of the task is not kept."""

@@ -52,7 +52,7 @@ class Locked:
 
     Attributes:
         task_id: the task that has the lock.
-        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
+        state: ``queued`` (claimed, published, or parked), ``running``, ``done`` or ``failed`` (remembered).
         since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
         expires_in: seconds until the lock ends by itself; a running task renews it.
         fencing_token: of the last grant, 0 before the first.
@@ -83,7 +83,7 @@ class LockStatus:
         identity: the identity of the call: a hash of the task's name and arguments.
         task_id: the id of the task that has the lock.
         task_name: the name of the task; None if the store has no message of the task.
-        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
+        state: ``queued`` (claimed, published, or parked), ``running``, ``done`` or ``failed`` (remembered).
         since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
         expires_in: seconds until the lock ends by itself; a running task renews it.
         fencing_token: of the last grant, 0 before the first.

@@ -24,6 +24,7 @@ from celery_throttle.core.dedup import carried_plan
 from celery_throttle.errors import DuplicateTask, LimitExceeded, ResultLost, StoreUnavailable
 from celery_throttle.settings import throttles
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
+from celery_throttle.store.calls import CLAIMED_FOR
 from celery_throttle.store.identity_locks import CLAIMED, LOST, OURS, REPLACED, TAKEN, read_claimed
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
@@ -44,6 +45,9 @@ HEADER = "throttle"
 
 #: Seconds between claims of a lock whose first has just ended; a worker reports an end within a few milliseconds.
 _UNTIL_FREE = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.1)
+
+#: In place of the store's answer to a claim: the call has made none.
+_UNCLAIMED = -1
 
 
 def check_max_parked(task: Any, call: TaskCall, options: dict[str, Any]) -> None:
@@ -104,10 +108,11 @@ def publish(
     if awaited and dedup.on_conflict == "skip":
         # If this task were skipped, here or by a worker, the rest of its canvas would wait for ever.
         dedup = replace(dedup, on_conflict="return_existing")
+    least = _least(task, dedup, options)
     if carried and dedup.lock_until == "started":
-        answer, other, claim = OURS, "", plan.claim  # the task has begun, and needs no lock any more
+        answer, other, claim = _UNCLAIMED, "", plan.claim  # the task has begun, and needs no lock any more
     else:
-        answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
+        answer, other, claim = _claim(task, client, plan, task_id, least, awaited=awaited)
     first = ""
     if answer in (TAKEN, LOST):
         _report_duplicate(task, task_id, other, dedup)
@@ -117,7 +122,8 @@ def publish(
             return _instead(task, call, other, dedup, options)
         if dedup.on_conflict != "raise":
             first = other
-    header = replace(plan, dedup=dedup, claim=claim, first=first).header(task_id, client.store.keys.group)
+    plan = replace(plan, dedup=dedup, claim=claim, first=first)
+    header = plan.header(task_id, client.store.keys.group)
     headers = options.get("headers") or {}
     before = headers.get(HEADER)
     options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
@@ -125,8 +131,9 @@ def publish(
     try:
         result = send(options)
     except BaseException:
-        _give_up(task, client, plan, task_id, first)
+        _give_up(task, client, plan, task_id)
         raise
+    _confirm(task, client, plan, task_id, least, answer)
     if answer == REPLACED and other:
         task.app.control.revoke(other)
     return result
@@ -147,30 +154,29 @@ def is_again(options: Mapping[str, Any]) -> bool:
 
 
 def _claim(
-    task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
+    task: Any, client: StoreClient, plan: LockPlan, task_id: str, least: float, *, awaited: bool
 ) -> tuple[int, str, str]:
     """Claim the lock; if its first has just ended, again until its worker has freed the lock, for a moment."""
-    answer, other, claim = _claim_once(task, client, plan, task_id, options, awaited=awaited)
+    answer, other, claim = _claim_once(task, client, plan, task_id, least, awaited=awaited)
     first, may_end = other, answer == TAKEN and not awaited
     for pause in _UNTIL_FREE if may_end and _has_ended(task, first, plan.dedup) else ():
         time.sleep(pause)
-        answer, other, claim = _claim_once(task, client, plan, task_id, options, awaited=False)
+        answer, other, claim = _claim_once(task, client, plan, task_id, least, awaited=False)
         if answer != TAKEN or other != first:
             break
     return answer, other, claim
 
 
 def _claim_once(
-    task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
+    task: Any, client: StoreClient, plan: LockPlan, task_id: str, least: float, *, awaited: bool
 ) -> tuple[int, str, str]:
-    least = _least(task, plan.dedup, options)
     # A call that raises DuplicateTask does not wait for an outcome.
     asks = awaited and plan.dedup.on_conflict != "raise"
     try:
         return read_claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=asks)))
     except StoreUnavailable as error:
         _log_unchecked(client, task.name, error)
-        return CLAIMED, "", plan.claim
+        return _UNCLAIMED, "", plan.claim
 
 
 def _has_ended(task: Any, first: str, dedup: Dedup) -> bool:
@@ -197,11 +203,31 @@ def _log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable)
         )  # fmt: skip
 
 
-def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first: str) -> None:
+def _confirm(task: Any, client: StoreClient, plan: LockPlan, task_id: str, least: float, answer: int) -> None:
+    """Let a claim last, because the message was sent. No failure may reach the caller, whose task will run."""
+    is_retry = answer == OURS
+    if answer not in (CLAIMED, OURS, REPLACED) or (is_retry and plan.dedup.lock_until == "expires"):
+        return  # nothing was claimed; an expiry counts from the first call
     try:
-        client.ask_if_up(client.store.give_up(plan.identity, task_id, first))
+        client.post_if_up(client.store.sent(plan.identity, task_id, plan.claim, least, is_retry=is_retry))
     except StoreUnavailable as error:
-        logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
+        if client.breaker.to_be_logged():
+            logger.warning(
+                "celery_throttle: the lock of %s[%s] may end before a worker has the task, so a duplicate may be "
+                "published, and workers drop it; so it is with others until the store answers: %s",
+                task.name, task_id, error,
+            )  # fmt: skip
+
+
+def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str) -> None:
+    """End the claim of a call that was not published now, so that a caller that tries again does not wait for it."""
+    try:
+        client.ask_if_up(client.store.give_up(plan.identity, task_id, plan.first))
+    except StoreUnavailable as error:
+        logger.warning(
+            "celery_throttle: %s[%s] was not published, and its lock ends in %d s: %s",
+            task.name, task_id, CLAIMED_FOR, error,
+        )  # fmt: skip
 
 
 def _least(task: Any, dedup: Dedup, options: dict[str, Any]) -> float:

@@ -17,7 +17,10 @@ from tests.simulation.invariants import Violation
 __all__ = ["Found", "Searched", "replay", "search"]
 
 #: The next steps if nothing goes wrong any more.
-_FAIR = ("call", "hear", "stray-lost", "renewal", "start", "steer", "say", "end", "deliver", "publish", "leave")
+_FAIR = (
+    *("call", "hear", "stray-lost", "renewal", "start", "steer", "say", "end", "deliver", "publish", "leave"),
+    *("confirm", "claim-ends"),
+)
 _LOOKS, _MOST_AGES, _MOST_FAIR = 4, 14, 400
 
 

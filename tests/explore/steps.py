@@ -9,9 +9,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from celery_throttle.store.identity_locks import REPLACED, TAKEN, read_claimed
 from celery_throttle.worker.store_side.renewals import _LOST, _PUT_BACK, _RENEWED
-from tests.explore import workers
+from tests.explore import publishers, workers
 from tests.explore.store import CALLS
 from tests.explore.world import Worker, World
 from tests.explore.worlds import IDENTITY, STEERING
@@ -45,33 +44,9 @@ def take(world: World, step: str) -> None:
         workers.pump(world, place)
 
 
-def _publish(world: World, task: int) -> None:
-    config, book = world.config.tasks[task], world.state.books[task]
-    book.published = True
-    if config.dedup is None or config.by_name:
-        world.put(task, 0, None)
-        return
-    awaited = config.awaited and config.dedup.on_conflict != "raise"
-    spec = world.plan(task, None).spec
-    claimed = read_claimed(world.call(CALLS.claim(f"t{task}", spec, 3600.0, awaited=awaited))[0])
-    if claimed.answer == TAKEN and not awaited:
-        book.tell("swallowed")
-        return
-    book.header = (claimed.claim, claimed.other if claimed.answer == TAKEN else "")
-    world.put(task, 0, book.header)
-    if claimed.answer == REPLACED and claimed.other:
-        _revoked(world, int(claimed.other[1:]))
-
-
-def _revoked(world: World, task: int) -> None:
-    world.state.books[task].revoked = True
-    for worker in world.alive:
-        worker.say.gone.append(("revoked", f"t{task}"))
-
-
 def _revoke(world: World, task: int) -> None:
     world.spend("revoke")
-    _revoked(world, task)
+    publishers.revoked(world, task)
 
 
 def _call(world: World, place: int, how: str = "") -> None:
@@ -275,6 +250,9 @@ _STEPS: dict[str, Callable[..., None]] = {
     "age": _age,
     "broker-lost": _broker_lost,
     "call": _call,
+    "claim-ends": publishers.claim_ends,
+    "confirm": publishers.confirm,
+    "confirm-lost": lambda world: world.state.confirming.pop(),
     "cut": _cut,
     "deliver": workers.deliver,
     "end": workers.end,
@@ -283,7 +261,7 @@ _STEPS: dict[str, Callable[..., None]] = {
     "lapse": _lapse,
     "leave": _leave,
     "look": _look,
-    "publish": _publish,
+    "publish": publishers.publish,
     "renew": _renew,
     "renewal": _renewal,
     "revoke": _revoke,
@@ -321,6 +299,8 @@ def _publishing(world: World) -> Iterator[str]:
     for task, book in enumerate(world.state.books):
         if not book.published:
             yield f"publish {task}"
+            if world.config.tasks[task].dedup is not None and world.may("publisher"):
+                yield from (f"publish {task} {how}" for how in ("killed", "late"))
             return
 
 
@@ -367,7 +347,10 @@ def _looking(world: World, place: int, worker: Worker) -> Iterator[str]:
     ended = any(float(till) <= world.now_ms for till in content.get("leases", {}).values())
     waits = content.get("lines") or ended
     known = '"unsure"' in content.get("workers", {}).get(worker.name, "")
-    something = known or ended or content.get("ready") or content.get("due")
+    # Without time that passes no lock of a parked task ends, but for claims.
+    locks = [till for name, till in content.get("ends", {}).items() if name.startswith("locks:")]
+    free = any(float(till) <= world.now_ms for till in locks)
+    something = known or ended or free or content.get("ready") or content.get("due")
     if world.free_slots(place) > 0 and not worker.leaving and waits and something:
         yield f"look {place}"
     elif (worker.spare or worker.passed or worker.say.changed) and not worker.say.urgent:
@@ -406,6 +389,10 @@ def _of_time(world: World) -> Iterator[str]:
 
 
 def _from_outside(world: World) -> Iterator[str]:
+    if world.state.confirming:
+        yield from ("confirm", "confirm-lost")
+    if world.claims:
+        yield "claim-ends"
     if world.state.strays:
         yield from ("stray", "stray-lost")
     if world.may("revoke"):

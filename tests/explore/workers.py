@@ -12,10 +12,11 @@ from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.exchange import Arrival, DeliveryChange, Exchange
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply, read_exchanged
-from celery_throttle.store.identity_locks import TAKEN, read_claimed
+from celery_throttle.store.identity_locks import OURS, TAKEN, read_claimed
 from tests.explore.checks import check_begin, check_order
 from tests.explore.store import CALLS
 from tests.explore.world import Permit, Run, Sent, Worker, World, number_of
+from tests.explore.worlds import IDENTITY
 from tests.simulation.invariants import Violation
 
 __all__ = ["carry_out", "deliver", "end", "end_spare", "hear", "pump", "renewal", "send"]
@@ -285,6 +286,11 @@ def _retry(world: World, run: Run) -> None:
                 world.state.books[run.task].tell("swallowed")
                 return
             header = (claimed.claim, "")
+            world.put(run.task, run.attempt + 1, header)
+            is_retry = claimed.answer == OURS
+            if not (is_retry and lock["lock_until"] == "expires"):
+                world.call(CALLS.sent(IDENTITY, run.task_id, claimed.claim, 3600.0, is_retry=is_retry))
+            return
     world.put(run.task, run.attempt + 1, header)
 
 

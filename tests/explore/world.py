@@ -9,6 +9,7 @@ from typing import Any
 
 from celery_throttle.core.dedup import LockPlan
 from celery_throttle.core.sites import Sites
+from celery_throttle.store.calls import CLAIMED_FOR
 from celery_throttle.store.exchange import Arrival, DeliveryChange
 from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.scripts import Call
@@ -181,6 +182,7 @@ class State:
         lapsed: nonces of holders whose lease has ended.
         unlocked: nonces of runs whose lock was taken away, or may have been.
         strays: calls that may still arrive, each with its sender.
+        confirming: calls of publishers that have sent their messages.
         most: of a bucket whose number was raised: the highest that holders may use.
     """
 
@@ -193,6 +195,7 @@ class State:
     lapsed: set[str] = field(default_factory=set)
     unlocked: set[str] = field(default_factory=set)
     strays: list[tuple[str, bytes]] = field(default_factory=list)
+    confirming: list[Call] = field(default_factory=list)
     budgets: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
     fence: int = 0
@@ -228,6 +231,19 @@ class World:
         """Return the record of a task in the store, empty if there is none."""
         packed = self.state.content.get("records", {}).get(task)
         return json.loads(packed) if packed else {}
+
+    @property
+    def claims(self) -> list[str]:
+        """The locks that are claimed, or whose next task has claimed them, and that no confirmation lets last."""
+        found = []
+        for identity, packed in self.state.content.get("locks", {}).items():
+            lock, member = json.loads(packed), f"locks:{identity}"
+            till = lock["next_till"] if lock.get("next") and lock.get("coming") else 0
+            if lock["state"] == "queued":
+                till = self.state.content["ends"].get(member, 0)
+            if self.now_ms < float(till) <= self.now_ms + CLAIMED_FOR * 1000:
+                found.append(member)
+        return found
 
     @property
     def now_ms(self) -> int:
@@ -345,7 +361,7 @@ class World:
         ]
         held = self._holders()
         rest = (
-            *(broker, state.strays),
+            *(broker, state.strays, [call.packed() for call in state.confirming]),
             *(sorted(state.lapsed & held), sorted(state.unlocked & state.bodies.keys()), sorted(state.bodies.items())),
             *(sorted(state.budgets.items()), sorted(state.most.items()), state.steered, state.fence),
         )

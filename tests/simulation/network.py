@@ -97,6 +97,12 @@ class Network:
             for task, end in self._server.ask("ZRANGE", Keys(PREFIX).key("leases"), 0, -1, "WITHSCORES")
         }
 
+    def lock_ends(self) -> dict[str, float]:
+        """Return the end of each identity lock (ms)."""
+        flat = self._server.ask("ZRANGE", Keys(PREFIX).key("ends"), 0, -1, "WITHSCORES")
+        ends = {member.decode(): end for member, end in flat}
+        return {name.removeprefix("locks:"): end for name, end in ends.items() if name.startswith("locks:")}
+
     def end_lease(self, task: str) -> None:
         self._server.ask("ZADD", Keys(PREFIX).key("leases"), "XX", self.clock.now_us // 1000 - 1, task)
 

@@ -110,6 +110,10 @@ class Kind(NamedTuple):
     def guarded(self) -> bool:
         return bool(self.limits or self.identity)
 
+    def identity_of(self, arguments: Mapping[str, Any]) -> str:
+        """Return the identity of a call, "" if it is no singleton."""
+        return f"{self.name}:{arguments[self.identity]}" if self.identity else ""
+
     def taken(self, arguments: Mapping[str, Any], worker: str = "") -> tuple[tuple[str, int], ...]:
         """Return which buckets a call takes from on a worker, and how much."""
         values = {**arguments, "worker": worker}

@@ -70,6 +70,13 @@ DEFECTS = (
         small="plain/2:broker",
     ),
     Defect("who waits to run next is forgotten", "    wake_next(identity)\n  else", "  else", "once/2/keep_last/gpu"),
+    Defect(
+        "a claim lasts as long as a lock",
+        "return NOW + claim_ms end",
+        "return NOW + plan.ttl_ms end",
+        "once/2/gpu:publisher",
+        "never ran (again): ",
+    ),
     Defect("there is always room", "return rule.permits - rule.used >= ", "return 1 or ", "plain/2", "cap: "),
     Defect("a rate lets all start", "start = math.max(start, ", "start = math.min(start, ", said="rate: "),
     Defect(

@@ -27,7 +27,7 @@ _USUAL: dict[str, float] = {
 FAULTS: dict[str, float] = {
     "kill": 1.5, "doom": 2, "warm": 1, "cold": 0.7, "lose_broker": 1.5, "cut": 2.5, "cut_off": 1, "lose_ask": 2,
     "flush_scripts": 1.5, "lose_data": 0.4, "flush_data": 0.4, "strike": 2, "queues": 1.5, "steer": 2, "revoke": 1.5,
-    "long_time": 2, "stray": 3, "stop_hearing": 2, "full": 1.5, "results": 1,
+    "long_time": 2, "stray": 3, "stop_hearing": 2, "full": 1.5, "results": 1, "kill_publisher": 1.5,
 }  # fmt: skip
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
 #: The name of the operator below among the faults.
@@ -160,14 +160,17 @@ class Steps:
 
     # -- the usual ---------------------------------------------------------------------------------------------------
 
-    def _publish(self) -> bool:
+    def _kill_publisher(self) -> bool:
+        return self._publish(self.rng.randint(1, 2))
+
+    def _publish(self, doom: int | None = None) -> bool:
         if not self._left:
             return False
         self._left -= 1
         name = self._one(self._kinds)
         arguments = {"key": self.rng.randint(1, 2), "n": self.rng.randint(1, 2)}
         task_id = f"t{self._left}" if self._one((True, False)) else None
-        self.world.publish(name, arguments, self.world.queue_of[name], task_id)
+        self.world.publish(name, arguments, self.world.queue_of[name], task_id, doom)
         return True
 
     def _deliver(self) -> bool:

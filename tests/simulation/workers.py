@@ -11,7 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from functools import cache, partial
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from celery.signals import task_revoked
 from celery.worker import state
 from celery.worker.strategy import default as default_strategy
 from kombu.common import QoS
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from celery_throttle import ThrottleControl, clients
 from celery_throttle.control.reader import readers
@@ -69,6 +69,7 @@ class Here:
         network: of the world that is being played.
         errors: that our code caught and logged.
         celery_says: whether Celery itself writes to the result backend now, not the gate.
+        doom: how many messages the publisher still sends to the outside before it is killed, None if it lives.
     """
 
     def __init__(self) -> None:
@@ -77,7 +78,15 @@ class Here:
         self.network: Any = None
         self.errors: list[str] = []
         self.celery_says = False
+        self.doom: int | None = None
         self._numbers = 0
+
+    def to_outside(self) -> None:
+        """The publisher sends a message to the broker or the store, or is killed."""
+        if self.doom is not None:
+            self.doom -= 1
+            if self.doom < 0:
+                raise Killed
 
     def reset(self, network: Network) -> None:
         """A new world begins."""
@@ -209,12 +218,17 @@ class _Caller:
         self.turn = nullcontext()
 
     def call(self, call: Call) -> Any:
+        HERE.to_outside()
         reply = HERE.network.carry_out(call.packed())
         if isinstance(reply, NoScriptError):
             reply = HERE.network.carry_out(pack(call.eval()))
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def post(self, call: Call) -> None:
+        with suppress(ResponseError):
+            self.call(call)
 
 
 class _OwnSignal:
@@ -253,7 +267,7 @@ vars(user_code)["_as_error"] = partial(_error_unless_killed, as_error=user_code.
 
 
 class Killed(BaseException):
-    """A worker was killed at its next message."""
+    """A worker, or a publisher, was killed at its next message."""
 
 
 class _Strategies(dict[str, Any]):

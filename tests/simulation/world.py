@@ -137,20 +137,29 @@ class World:
     # -- publishing --------------------------------------------------------------------------------------------------
 
     def _sent(self, headers: dict[str, Any], body: str, queue: str) -> None:
+        HERE.to_outside()
         exchange, key = self.routes.get(queue, ("", queue))
         self.published = headers["id"]
         properties = {"correlation_id": self.published, "reply_to": "", "delivery_mode": 2, "priority": 0}
         self.broker.publish(Letter(headers, properties, body, queue, exchange, key))
 
-    def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
-        """Publish a call."""
+    def publish(
+        self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None, doom: int | None = None
+    ) -> None:
+        """Publish a call; ``doom``: after how many messages to the outside the publisher is killed."""
         self.published = ""
         try:
-            result = self.scene.publish(name, arguments, queue, task_id=task_id)
+            with HERE.having("doom", doom):
+                result = self.scene.publish(name, arguments, queue, task_id=task_id)
         except LimitExceeded:
             self.say("publish", name, "refused")
             return
-        self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
+        except Killed:
+            self.say("publish", name, arguments, queue, self.published, "killed")
+            if not self.published:
+                self.book.unpublished.add(self.scene.kinds[name].identity_of(arguments))
+        else:
+            self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
         if self.published:
             self.book.publish(self.published, self.scene.kinds[name], arguments, 0)
 

@@ -12,7 +12,16 @@ from celery_throttle.core.dedup import Dedup, LockPlan, LockUntil, OnConflict, f
 from celery_throttle.core.facts import Facts
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Answer, Grant, Reply
-from celery_throttle.store.identity_locks import TAKEN, Claimed, Locked, read_claimed, read_locked
+from celery_throttle.store.identity_locks import (
+    CLAIMED,
+    OURS,
+    REPLACED,
+    TAKEN,
+    Claimed,
+    Locked,
+    read_claimed,
+    read_locked,
+)
 from celery_throttle.store.scripts import execute
 from tests.store.caller import Caller, What, held_by
 from tests.store.peek import KEY, peek
@@ -74,9 +83,17 @@ class LockCaller(Caller):
         """Publish."""
         return read_claimed(execute(self.client, self.store.claim(task, plan.spec, least, awaited=awaited)))
 
-    def publish(self, task: str, plan: LockPlan, *, awaited: bool = False) -> LockPlan:
-        """Claim as a publisher that ignores the answer does; return the header of the message."""
+    def sent(self, task: str, plan: LockPlan, *, least: float = 3600.0, is_retry: bool = False) -> int:
+        """Confirm that the message of a claim was sent."""
+        return cast(
+            "int", execute(self.client, self.store.sent(plan.identity, task, plan.claim, least, is_retry=is_retry))
+        )
+
+    def publish(self, task: str, plan: LockPlan, *, awaited: bool = False, confirms: bool = True) -> LockPlan:
+        """Claim and confirm as a publisher that ignores the answer does; return the header of the message."""
         answer, other, claim = self.claim(task, plan, awaited=awaited)
+        if confirms and answer in (CLAIMED, OURS, REPLACED):
+            self.sent(task, replace(plan, claim=claim), is_retry=answer == OURS)
         return replace(plan, claim=claim, first=other if answer == TAKEN else "")
 
     def ask_once(

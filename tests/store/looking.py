@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from celery_throttle.store.calls import CLAIMED_FOR
 from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Grant, SavedAnswer
 from celery_throttle.store.parked_tasks import read_firsts, read_oldest
@@ -209,6 +210,12 @@ class Looking:
         found = self.by.locked()
         assert found
         assert found.expires_in > (float(hours) - 1) * 3600
+
+    def lasts(self) -> str:
+        """Return for how long the lock lasts: ``seconds`` or ``long``."""
+        found = self.by.locked()
+        assert found
+        return "seconds" if found.expires_in <= CLAIMED_FOR else "long"
 
     def next(self) -> str:
         found = self.by.locked()

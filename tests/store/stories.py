@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ FLAGS: dict[str, tuple[str, Any]] = {
     **{each: ("on_conflict", each) for each in ("return_existing", "raise", "skip", "replace", "keep_last")},
     **{each: ("lock_until", each) for each in ("started", "expires")},
     **{each: ("how", each) for each in (*ENDS, *FACTS)},
-    **{each: (each, True) for each in ("awaited", "before", "noted", "elsewhere", "unacked", "outside")},
+    **{each: (each, True) for each in ("awaited", "before", "noted", "elsewhere", "unacked", "outside", "unconfirmed")},
 }
 NUMBERS = {
     **dict.fromkeys(("slots", "attempt", "wait_ms", "expires_ms", "cost", "unread"), int),
@@ -162,6 +163,7 @@ class Story(Looking):
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.plans: dict[str, LockPlan] = {}
         self.claims: dict[str, str] = {}
+        self.claimed: dict[str, tuple[LockPlan, bool]] = {}
         self.noted = 0
         self._rows: Rows | None = None
         self._full = self._has_waited = False
@@ -443,19 +445,29 @@ class Story(Looking):
     # -- publishers --------------------------------------------------------------------------------------------------
 
     def claim(self, task: str, *, least: float = 3600.0, **words: Any) -> str:
-        """Publish, and forget the answer."""
+        """Claim, as a publisher does before it sends the message."""
         task, plan = self._plan(task, words)
         assert plan
         answer, other, claim = self.by.claim(task, plan, least=least)
         assert answer != identity_locks.OURS or claim == self.claims.get(task, claim)
         self.claims[task] = claim
+        self.claimed[task] = replace(plan, claim=claim), answer == identity_locks.OURS
         return f"{CLAIMS[answer]} {other}".strip()
 
-    def publish(self, task: str, *, awaited: bool = False, **words: Any) -> str:
-        """Publish with the answer in the message; return the first that it waits for."""
+    def sent(self, task: str, *, least: float = 3600.0) -> int:
+        """Confirm that the message of the task's last claim was sent."""
+        plan, is_retry = self.claimed.get(task, (plan_of(self.identity), False))
+        return self.by.sent(task, plan, least=least, is_retry=is_retry)
+
+    def publish(self, task: str, *, awaited: bool = False, unconfirmed: bool = False, **words: Any) -> str:
+        """Publish with the answer in the message; return the first that it waits for.
+
+        ``unconfirmed``: the publisher ends as soon as the message was sent.
+        """
         task, plan = self._plan(task, words)
         assert plan
-        self.plans[task] = self.by.publish(task, plan, awaited=awaited)
+        self.plans[task] = self.by.publish(task, plan, awaited=awaited, confirms=not unconfirmed)
+        self.claimed[task] = self.plans[task], False
         return self.plans[task].first
 
     def later(self, task: str, than: str) -> None:

@@ -97,13 +97,13 @@ until expires, a failed one that waits to run again has no outcome yet:
     take t1 expires; end t1 failed; take t0@other on=gpu; arrive t1 expires on=gpu = -
     arrive t2 expires slots=1 = -; end t0 slots=1 = t1 run; end t1 slots=1 = t2 conclude t1
 until expires, it lasts from its publishing to the millisecond, whatever the outcome [done | failed]:
-    claim t1 expires; mark; take t1 expires; as_marked; renew t1; end t1 *; as_marked; lock = t1 *
+    publish t1 expires; mark; take t1 expires; as_marked; renew t1; end t1 *; as_marked; lock = t1 *
     arrive t2 expires slots=1 = t2 conclude t1
 until expires, a retry does not begin it again:
-    claim t1 expires least=3000; mark; take t1 expires; end t1 retry; take t1 expires attempt=1; as_marked
+    publish t1 expires; mark; take t1 expires; end t1 retry; take t1 expires attempt=1; as_marked
     end t1; as_marked
 until expires, an interrupted one keeps its lock:
-    claim t1 expires; mark; take t1 expires; end t1 ignored; claim t2 expires = taken t1; as_marked
+    publish t1 expires; mark; take t1 expires; end t1 ignored; claim t2 expires = taken t1; as_marked
 until started, it is free from the start on:
     claim t1 started = claimed; claim t2 started = taken t1; take t1 started; lock = -; claim t2 started = claimed
     take t2 started; newer t2 t1; claim t3 started; end t1; end t2; lock = t3 queued
@@ -354,10 +354,10 @@ an unlock while the newest is on its way strands no task:
     publish t3 keep_last; unlock = 1; come_due task; arrive t3 on=gpu = t2 run; look slots=5 = -
     end t2 slots=5 = t3 run; end t3 slots=5 = t1 conclude t3; parked = -
 the lock of the next one lasts until its ETA:
-    publish t1 keep_last; take t1; claim t2 keep_last least=360000; end t1; lock = t2 queued; lasts_hours 100
+    publish t1 keep_last; take t1; claim t2 keep_last; sent t2 least=360000; end t1; lock = t2 queued; lasts_hours 100
 the lock of the next one lasts as long after its arrival:
-    publish t1 keep_last; take t1; claim t2 keep_last least=360000; arrive t2 keep_last; end t1; lock = t2 queued
-    lasts_hours 100
+    publish t1 keep_last; take t1; claim t2 keep_last; sent t2 least=360000; arrive t2 keep_last; end t1
+    lock = t2 queued; lasts_hours 100
 a replaced task that is published again is the newest:
     take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; claim t1 replace = replaces t2
     arrive t2 on=gpu slots=1 = t2 replaced t1; end t0 slots=2 = t1 run

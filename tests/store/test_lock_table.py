@@ -19,6 +19,7 @@ from tests.store.stories import Story
 LOCKS = Path(__file__).parents[2] / "docs" / "internals" / "locks.md"
 STATES = ("none", "taken", "queued", "running", "started", "done", "failed")
 ARRIVES_FULL = "take blocker@blocker on=gpu; "
+SENT = "the message of the first was sent, as its publisher reports, early or late"
 ARRIVES = {
     "a delivery of the first arrives, its limit is full": f"{ARRIVES_FULL}peer: arrive first on=gpu",
     "a delivery of the first arrives, and there is room": "peer: arrive first on=gpu",
@@ -53,7 +54,7 @@ OF_A_RUN = {
 }
 NEXT_GIVEN_UP = "the next will never run"
 EVENTS = {
-    **PUBLISHED, **ARRIVES, **OF_A_RUN,
+    **PUBLISHED, **ARRIVES, **OF_A_RUN, SENT: "peer: sent first",
     "the first will never run (revoked, expired, not published)": "peer: never first",
     NEXT_GIVEN_UP: "peer: give_up next",
     "an operator takes the lock away": "peer: unlock",

@@ -44,12 +44,12 @@ def raw(server: EmbeddedServer) -> Iterator[RawClient]:
 
 
 def idle(client: RawClient) -> list[Any]:
-    return [connection for connection, _ in client._free]
+    return [each.connection for each in client._free]
 
 
 def close(client: RawClient) -> None:
     while client._free:
-        client._free.pop()[0].disconnect()
+        client._free.pop().connection.disconnect()
 
 
 def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
@@ -152,6 +152,43 @@ def test_a_forked_process_has_connections_of_its_own(worker: Caller, raw: RawCli
         os._exit(parents in idle(raw))
     assert os.waitpid(child, 0)[1] == 0
     assert idle(raw) == [parents]
+
+
+# -- calls whose reply no caller waits for -----------------------------------------------------------------------------
+
+
+def test_a_posted_call_is_carried_out_and_its_reply_goes_to_no_other_call(raw: RawClient) -> None:
+    raw.call(Call(ECHO, (0, "known")))
+    (connection,) = idle(raw)
+    for number in range(3):
+        raw.post(Call(ECHO, (0, f"posted {number}")))
+    assert raw.call(Call(ECHO, (0, "asked"))) == b"asked"
+    assert idle(raw) == [connection]
+
+
+def test_a_posted_call_that_the_server_refuses_costs_no_other_call(raw: RawClient, redis: Redis) -> None:
+    redis.script_flush()
+    raw.post(Call(ECHO, (0, "unknown")))
+    (connection,) = idle(raw)
+    assert raw.call(Call(ECHO, (0, "asked"))) == b"asked"
+    assert idle(raw) == [connection]
+
+
+def test_a_connection_that_ends_after_a_posted_call_is_replaced(raw: RawClient, redis: Redis) -> None:
+    raw.call(Call(ECHO, (0, "known")))
+    raw.post(Call(ECHO, (0, "posted")))
+    redis.client_kill_filter(_type="normal", skipme=True)
+    assert raw.call(Call(ECHO, (0, "asked"))) == b"asked"
+
+
+def test_a_server_that_hangs_after_a_posted_call_costs_the_next_call_one_timeout(own_server: EmbeddedServer) -> None:
+    raw = RawClient(own_server.url)
+    raw.call(Call(ECHO, (0, "known")))
+    own_server.freeze()
+    raw.post(Call(ECHO, (0, "posted")))
+    with pytest.raises(RedisTimeoutError):
+        raw.call(Call(ECHO, (0, "asked")))
+    assert not idle(raw)
 
 
 # -- how many connections there are ------------------------------------------------------------------------------------

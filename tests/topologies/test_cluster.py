@@ -19,7 +19,7 @@ from celery_throttle import ConfigurationError, Limit, NotAcquired, ThrottleCont
 from celery_throttle.control.checks import diagnose
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.store.caller import Caller
+from celery_throttle.store.caller import Caller, _Idle
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
@@ -90,7 +90,7 @@ def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None
     assert caller.call(locked(FIRST)) is None
     first, second, *_ = cluster.nodes
     assert port_of(caller) == first.port
-    caller._free.appendleft((in_use, time.monotonic()))
+    caller._free.appendleft(_Idle(in_use, time.monotonic(), owes=False))
     try:
         _give(cluster, first, second)
         assert caller.call(locked(FIRST)) is None

@@ -113,7 +113,7 @@ def test_saving_paused_after_a_hurry_waits_for_the_later_pause(monkeypatch: pyte
 def test_answer_without_an_effect_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link has no reply to wait for, and these calls still wait for one."""
     link = Mock(up=True)
-    calls = Calls("", NOTHING, "w", {}, Mock(), lambda calls: (link, Mock()), NOTHING, Mock())
+    calls = Calls("", STORE, "w", CODE, Mock(), lambda calls: (link, Mock()), NOTHING, Mock())
     calls._ready = True
     calls.tend()
     assert not link.start_over.called
@@ -129,7 +129,7 @@ def test_answer_without_an_effect_is_asked_for_again(monkeypatch: pytest.MonkeyP
 def test_refused_declaration_is_sent_again_after_its_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "monotonic", clock := Clock())
     declared: list[None] = []
-    calls = Calls("", NOTHING, "w", {}, Mock(), lambda calls: (Mock(up=True), Mock()), NOTHING, Mock())
+    calls = Calls("", STORE, "w", CODE, Mock(), lambda calls: (Mock(up=True), Mock()), NOTHING, Mock())
     monkeypatch.setattr(calls, "up", lambda: declared.append(None))
     calls._declared(ValueError("full"))
     calls.tend()
@@ -169,7 +169,7 @@ def test_declaration_reports_for_how_long_the_store_was_away(monkeypatch: pytest
     gate: Any = SimpleNamespace(store_lost=lambda *_: None)
     link: Any = SimpleNamespace(send=lambda *_: None)
     listener: Any = SimpleNamespace(published=lambda **_: None, start_over=lambda _: None)
-    calls = Calls("", STORE, "w", CODE, gate, lambda calls: (link, listener), Mock())
+    calls = Calls("", STORE, "w", CODE, gate, lambda calls: (link, listener), NOTHING, Mock())
     calls.up()
     calls.broken(ConnectionError())
     now = 130.0

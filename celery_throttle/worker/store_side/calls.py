@@ -101,24 +101,20 @@ class Calls:
         self.outbox, self.sifting, self.tally = Outbox(), Sifting(), Tally()
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
-        self.number = self.offered = self.freed = 0
+        self.number = self.offered = self.freed = self.errors = 0
         self._read = 0  # the number of the last call whose answer was read
-        self.hungry, self.hint_due = True, False
+        self.hungry, self.hint_due, self._slow = True, False, False  # slow: it had large messages, and no slots
         self._paused_until = 0.0  # after the store refused a call
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
         self.took: float | None = None
-        self.errors = 0
-        self._nonces = itertools.count(1)
+        self._nonces, self._patience = itertools.count(1), Patience()
         self._under_way: tuple[Batch, Call] | None = None
         self._sent = self._late = 0  # how often the call under way was sent, and how often its reply came too late
-        self._slow = False  # whether the last call offered no slots because it had large messages
-        self._patience = Patience()
-        self._ready = self._declaration_refused = False  # the limits are declared on this connection; refused
-        self.birth = ""
+        self._ready = self._declaration_refused = False  # whether the store has the limits, or refused them
+        self.birth, self._lost = "", False  # lost: the present outage was counted
         self._away_since: float | None = None  # when the connection broke
-        self._lost = False  # whether the present outage was counted
         self.link, self._listener = connect(self)
 
     @property
@@ -275,9 +271,8 @@ class Calls:
     def broken(self, error: Exception) -> None:
         """Handle a lost connection; the outcome of the call under way is unknown until the call is sent again."""
         self._ready = self._declaration_refused = False
-        self._away_since = self._away_since or monotonic()
+        self._away_since, self.offered = self._away_since or monotonic(), 0
         self._count_lost()
-        self.offered = 0
         self.outbox.unspare()  # their leases may end before the next call
         # The listener does not notice a server that is frozen or cut off, and the next server may be another one.
         self._listener.start_over(error)

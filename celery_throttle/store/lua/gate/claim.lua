@@ -1,8 +1,9 @@
--- Claim an identity lock for a task that is about to be published.
+-- Claim an identity lock for a task that is about to be published. The claim lasts seconds, because the
+-- publisher may end before it publishes; sent.lua, or the arrival of the task at a worker, makes it last.
 -- KEYS, ARGV[1] as in shared/begin.lua; then
 --   task id
 --   its plan for the lock (JSON, see shared/claims.lua)
---   how long the lock lasts at least (ms: until its ETA or while the task may wait)
+--   how long the claim lasts (ms)
 --   1 if the task is published even if another task has the lock
 -- Returns one text, which is read faster than an array: answer, claim, other task id, with blanks between.
 -- Answers:
@@ -14,36 +15,40 @@
 redis.call('ZREM', LEASES, '')
 reap_ends(4)
 settle()
-local task, plan, least_ms, is_awaited = argument(), object(), number(), argument() == '1'
+local task, plan, claim_ms = argument(), object(), number()
+local is_awaited = argument() == '1'
 local identity, conflict = plan.identity, plan.on_conflict
 local replaces_others = conflict == 'replace' or conflict == 'keep_last'
 
--- A task that is parked as a duplicate has the lock now.
+-- A task that is parked as a duplicate has the lock now. Returns until when the lock lasts.
 local function claim_for_parked(lock)
   local record = load_record(task)
-  if record and not record.nonce and record.lock and record.lock.verdict ~= 'run' then
-    record.lock.claim = lock.claim
+  local parked = record and not record.nonce and record.lock
+  if not parked or parked.identity ~= identity then return NOW + claim_ms end
+  if parked.verdict ~= 'run' then
+    parked.claim = lock.claim
     change_verdict(task, record, 'run', '')
   end
+  return NOW + plan.ttl_ms
 end
 
 -- A retry that has lost its lock keeps the age of its call.
 local function claim_new(lock)
   local new = new_lock(task, plan.claim ~= '0' and plan.claim or next_stamp())
   new.coming = replaces_others and 1 or nil
+  local till = claim_for_parked(new)
   if lock and lock.state == 'queued' then
-    replace_lock(identity, lock, new, NOW + least_ms)
+    replace_lock(identity, lock, new, till)
   else
-    save_lock(identity, new, NOW + least_ms)
+    save_lock(identity, new, till)
   end
-  claim_for_parked(new)
   if lock and lock.state == 'queued' then return 3, lock.task, new.claim end
   return 1, '', new.claim
 end
 
 local function claim_own(lock)
   if lock.state == 'done' then return 0, task, '0' end
-  if plan.lock_until ~= 'expires' then lock.floor = math.max(lock.floor, NOW + least_ms) end
+  if plan.lock_until ~= 'expires' then lock.floor = math.max(lock.floor, NOW + claim_ms) end
   save_lock(identity, lock, lock_till(identity))
   return 2, '', lock.claim
 end
@@ -66,7 +71,7 @@ local function claim()
   if newest and conflict == 'keep_last' and lock.state == 'running' then
     local other = lock.next ~= task and lock.next or ''
     if plan.claim == '0' then plan.claim = next_stamp() end
-    run_next(lock, task, plan, 1, NOW + least_ms)
+    run_next(lock, task, plan, NOW + claim_ms)
     return other == '' and 1 or 3, other, plan.claim
   end
   if is_awaited then await_outcome(lock) end

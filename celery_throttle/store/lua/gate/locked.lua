@@ -8,4 +8,4 @@ if not lock or lock.state == 'started' then return false end
 local lease_ends = lock.state == 'running' and redis.call('ZSCORE', LEASES, lock.task)
 -- The worker of the task is gone.
 if lease_ends and tonumber(lease_ends) <= NOW and ended_is_lost() then return false end
-return { redis.call('HGET', LOCKS, identity), till_of(lease_ends or lock_till(identity)) - NOW }
+return { cjson.encode(lock), till_of(lease_ends or lock_till(identity)) - NOW }

@@ -11,7 +11,8 @@ for i = 1, #page[2], 2 do
   if lock and lock.state ~= 'started' then
     local lease_ends = lock.state == 'running' and redis.call('ZSCORE', LEASES, lock.task)
     local left = till_of(lease_ends or lock_till(identity)) - NOW
-    if left > 0 then rows[#rows + 1] = { identity, packed, left, head_of(lock.task) } end
+    forget_late_next(identity, lock)
+    if left > 0 then rows[#rows + 1] = { identity, cjson.encode(lock), left, head_of(lock.task) } end
   end
 end
 return { page[1] == '0' and '' or page[1], rows }

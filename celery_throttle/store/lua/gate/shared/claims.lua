@@ -38,17 +38,42 @@ local function claim_free(task, plan)
   return 'run', ''
 end
 
+-- Return until when the lock of a task lasts that has come to a worker. Its publisher may not have confirmed
+-- the claim. An expiry counts from the claim, which is a time (us) if this store has given it.
+local function queued_till(plan, lock)
+  local since = plan.lock_until == 'expires' and math.min(math.floor(lock.claim / 1000), NOW) or NOW
+  return math.max(lock_till(plan.identity), since + plan.ttl_ms)
+end
+
 local function claim_again(task, plan, lock)
   if lock.coming and not lock.next then newest_came(plan.identity, lock) end
   if lock.state == 'done' then return 'done', task end
-  if lock.state == 'failed' or lock.state == 'started' then
+  if lock.state ~= 'running' then
     lock.state = 'queued'
-    local till = plan.lock_until == 'expires' and lock_till(plan.identity) or NOW + plan.ttl_ms
-    save_lock(plan.identity, lock, till)
-  elseif lock.state == 'queued' and plan.lock_until ~= 'expires' then
-    save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + plan.ttl_ms))
+    save_lock(plan.identity, lock, queued_till(plan, lock))
   end
   return 'run', ''
+end
+
+-- The message of a claim was sent: let the lock last. Returns whether the claim still stands.
+local function keep_claim(identity, task, claim, till, is_retry)
+  local lock = load_lock(identity)
+  if not lock then return false end
+  if lock.next == task and lock.next_claim == claim then
+    lock.next_till = math.max(lock.next_till or 0, till)
+    write_lock(identity, lock)
+    return true
+  end
+  if lock.task ~= task or lock.claim ~= claim then return false end
+  if lock.state == 'queued' then
+    redis.call('ZADD', ENDS, 'GT', till, 'locks:' .. identity)
+    return true
+  end
+  -- The task runs, and has published its retry; claim.lua has raised the floor.
+  if not is_retry or lock.state == 'done' or lock.floor <= NOW then return false end
+  lock.floor = math.max(lock.floor, till)
+  save_lock(identity, lock, lock_till(identity))
+  return true
 end
 
 local function conclude(first, identity)

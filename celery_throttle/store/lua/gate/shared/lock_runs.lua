@@ -116,9 +116,8 @@ local function give_up_lock(identity, task)
   local lock = load_lock(identity)
   if not lock then return 0 end
   if lock.next == task then
-    lock.next, lock.next_claim, lock.next_till, lock.coming = nil, nil, nil, nil
+    forget_next(identity, lock)
     write_lock(identity, lock)
-    wake_next(identity) -- another delivery of the task may still wait
     return 1
   end
   local runs = lock.state == 'running' or lock.state == 'started'

@@ -13,7 +13,7 @@
 --   awaited     how many published duplicates will ask for the outcome
 --   next        the task that runs next
 --   next_claim  its claim
---   next_till   until when the lock lasts at least for that task (ms)
+--   next_till   until when the lock lasts at least for that task (ms), see shared/next_tasks.lua
 --   coming      the newest task (next, if there is one) has not reached a worker yet
 --   last        no delivery will follow the one that runs
 --   lost        the task has succeeded, and its result could not be stored
@@ -30,6 +30,7 @@ local function kept_lock(identity)
   if packed then lock, why = readable(packed, 'lock') end
   if packed and not lock then note_unreadable(LOCKS, 'locks', identity, packed, why) end
   state.locks[identity] = lock or false
+  if lock then forget_late_next(identity, lock) end
   return lock
 end
 
@@ -70,7 +71,8 @@ local function pass_lock_on(identity, lock, ttl_ms)
   if lock.next then
     local new = new_lock(lock.next, lock.next_claim)
     new.coming = lock.coming
-    save_lock(identity, new, math.max(NOW + ttl_ms, lock.next_till or 0))
+    local till = math.max(NOW + ttl_ms, lock.next_till or 0)
+    save_lock(identity, new, lock.coming and lock.next_till or till)
     wake_next(identity)
   else
     drop_lock(identity)

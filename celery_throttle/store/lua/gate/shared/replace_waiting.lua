@@ -30,11 +30,14 @@ local function replace_lock(identity, old, new, till)
   if old.next then wake_next(identity) end
 end
 
--- till: until when the lock lasts at least for this task, nil if that is not known.
-local function run_next(lock, task, plan, coming, till)
-  local wakes = lock.next and not coming and (lock.next ~= task or lock.coming)
-  lock.next_till = till or lock.next == task and lock.next_till or nil
-  lock.next, lock.next_claim, lock.coming = task, plan.claim, coming
+-- till: until when the task is next at least, if it does not come; nil if it has come.
+local function run_next(lock, task, plan, till)
+  local is_next = lock.next == task
+  local wakes = lock.next and not till and (not is_next or lock.coming)
+  local coming = till and not (is_next and not lock.coming)
+  local before = is_next and lock.next_till
+  lock.next_till = till and math.max(till, before or 0) or before or nil
+  lock.next, lock.next_claim, lock.coming = task, plan.claim, coming and 1 or nil
   write_lock(plan.identity, lock)
   if wakes then wake_next(plan.identity) end
   return 'next'
