@@ -62,7 +62,10 @@ class Renewing:
             nonce = f"{name}.{number}"
             runs.append(SimpleNamespace(arrival=Arrival(nonce, "1:gpu", nonce=nonce), nonce=nonce, request=Mock()))
         held = {run.nonce: Permit(run) for run in runs}
-        calls = SimpleNamespace(group=name, store=Store(Keys("x"), LEASE), worker="w", number=1, birth=BIRTH, held=held)
+        store, reports = Store(Keys("x"), LEASE), Mock()
+        calls = SimpleNamespace(
+            group=name, store=store, worker="w", number=1, birth=BIRTH, held=held, lease_reports=reports
+        )
         return Mock(calls=calls, client=Mock(spec=["connection_pool"], group=name))
 
     def _execute(self, _: Any, call: Any) -> Any:
