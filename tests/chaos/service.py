@@ -39,7 +39,7 @@ class Service:
             raise AssertionError("The service hangs.")
 
     def _run(self) -> None:
-        limit = self._app.tasks["chaos.shared_early"].limit
+        [limit] = self._app.tasks["chaos.shared_early"].limit
         while not self._over.wait(0.2):
             with suppress(NotAcquired, StoreUnavailable), limit.acquire(timeout=2, app=self._app):
                 self._hold()

@@ -111,7 +111,7 @@ class Leases:
                 self._ended.let_lapse(list(group.calls.held.values()))
             finally:
                 self.renew(group)
-            self._due[group] = now + self._lease / 3
+                self._due[group] = now + self._lease / 3
         except Exception as error:  # noqa: BLE001 - logged
             self._log.warning("celery_throttle: cannot renew leases, trying again: %s: %s", type(error).__name__, error)
             # If the server is no primary any more, it would refuse on this connection for ever.
