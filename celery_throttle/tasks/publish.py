@@ -109,27 +109,23 @@ def publish(
         # If this task were skipped, here or by a worker, the rest of its canvas would wait for ever.
         dedup = replace(dedup, on_conflict="return_existing")
     least = _least(task, dedup, options)
-    if carried and dedup.lock_until == "started":
-        answer, other, claim = _UNCLAIMED, "", plan.claim  # the task has begun, and needs no lock any more
-    else:
-        answer, other, claim = _claim(task, client, plan, task_id, least, awaited=awaited)
-    first = ""
-    if answer in (TAKEN, LOST):
-        _report_duplicate(task, task_id, other, dedup)
-        if not awaited and answer == LOST and dedup.on_conflict not in ("raise", "skip"):
-            return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
-        if not awaited:
-            return _instead(task, call, other, dedup, options)
-        if dedup.on_conflict != "raise":
-            first = other
-    plan = replace(plan, dedup=dedup, claim=claim, first=first)
-    header = plan.header(task_id, client.store.keys.group)
-    headers = options.get("headers") or {}
-    before = headers.get(HEADER)
-    options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
-    options["headers"].pop("fencing_token", None)
-    try:
+    try:  # from here on, since a signal may come right after the store has made the claim
+        if carried and dedup.lock_until == "started":
+            answer, other, claim = _UNCLAIMED, "", plan.claim  # the task has begun, and needs no lock any more
+        else:
+            answer, other, claim = _claim(task, client, plan, task_id, least, awaited=awaited)
+        first = ""
+        if answer in (TAKEN, LOST):
+            _report_duplicate(task, task_id, other, dedup)
+            if not awaited:
+                return _instead(task, call, other, dedup, options, is_lost=answer == LOST)
+            if dedup.on_conflict != "raise":
+                first = other
+        plan = replace(plan, dedup=dedup, claim=claim, first=first)
+        _add_header(options, plan.header(task_id, client.store.keys.group))
         result = send(options)
+    except DuplicateTask:
+        raise
     except BaseException:
         _give_up(task, client, plan, task_id)
         raise
@@ -137,6 +133,13 @@ def publish(
     if answer == REPLACED and other:
         task.app.control.revoke(other)
     return result
+
+
+def _add_header(options: dict[str, Any], header: dict[str, object]) -> None:
+    headers = options.get("headers") or {}
+    before = headers.get(HEADER)
+    options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
+    options["headers"].pop("fencing_token", None)
 
 
 def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
@@ -259,7 +262,7 @@ def _is_awaited(wanted: str | None, options: dict[str, Any], dedup: Dedup) -> bo
     return canvas or bool(wanted)
 
 
-def _instead(task: Any, call: TaskCall, other: str, dedup: Dedup, options: dict[str, Any]) -> Any:
+def _instead(task: Any, call: TaskCall, other: str, dedup: Dedup, options: dict[str, Any], *, is_lost: bool) -> Any:
     task_id = options["task_id"]
     if dedup.on_conflict == "raise":
         raise DuplicateTask(task.name, other)
@@ -270,6 +273,8 @@ def _instead(task: Any, call: TaskCall, other: str, dedup: Dedup, options: dict[
             keeps = not _ignores_result(task, options)
             task.backend.mark_as_revoked(task_id, why, request=_request_of(call, options), store_result=keeps)
         return EagerResult(task_id, TaskRevokedError(why), states.REVOKED, name=task.name)
+    if is_lost:
+        return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
     return task.AsyncResult(other)
 
 

@@ -90,7 +90,12 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> list[str]:
 
 def _make_peace(town: Town, traffic: Traffic) -> list[str]:
     """Let all come to its end; return the rest."""
-    until(lambda: all(place.up for place in town.places), timeout=60)
+
+    def are_up() -> bool:
+        town.watch()  # a worker that lost its broker in the last moment may end by itself
+        return all(place.up for place in town.places)
+
+    until(are_up, timeout=60)
     wrong = _wait_done(town, PATIENCE)
     probes = [each.task_id for name in PROBES for each in traffic.probe(name, 30)]
     wrong += [f"more tasks: {each}" for each in _wait_done(town, 20)]

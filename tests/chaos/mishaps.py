@@ -212,7 +212,7 @@ def no_descriptors(town: Town, place: Place, chance: Random) -> Iterator[float]:
     place.worker.allow_files(place.worker.next_file() + chance.randint(0, 3))
     place.store.hang_up()
     yield chance.uniform(0.2, 4.0)
-    place.worker.allow_files(most)
+    place.worker.allow_files(most, children=True)
     town.over(trouble)
 
 

@@ -28,6 +28,7 @@ _BEGINS_WITHIN = 0.3
 #: Seconds for which a worker may have a message unacknowledged while its store is away.
 _UNACKED_FOR = 30.0
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
+_NO_FILES = re.compile(r"Task \S+\[(\S+)\] raised unexpected: OSError\(24")
 _UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
 _RECEIVED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Task \S+\[(\S+)\] received$", re.MULTILINE)
 _CELERY_ENDS = {
@@ -65,6 +66,7 @@ class Verdict:
                 when = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
                 self._received[task].append((name, when.timestamp() - ahead))
         self._unpublished = {task for log in self._logs.values() for task in _UNPUBLISHED.findall(log)}
+        self._without_files = {task for log in self._logs.values() for task in _NO_FILES.findall(log)}
         self._lost_lease = {task for log in self._logs.values() for task in _LOST.findall(log)}
         self._parked = {each["task_id"] for each in town.journal.events() if each["event"] == "parked"}
         self._runs: list[Run] = [replace(run, worker=run.worker.partition("@")[0]) for run in town.journal.runs()]
@@ -92,6 +94,8 @@ class Verdict:
         excuse = "" if kind.late else self._early_lost(each, runs)
         if not excuse and (why := self._celery_lost(each, runs)):
             excuse = f"lost: {why}"
+        if each.task_id in self._without_files:
+            excuse = "its process, begun in these moments, had no file descriptor for the journal"
         if excuse:
             self.excused[excuse] += 1
         else:
@@ -322,6 +326,6 @@ def _tracebacks(log: str) -> Iterator[str]:
 
 def _is_ours(block: str) -> bool:
     files = re.findall(r'File "([^"]+)"', block)
-    if "NotRegistered:" in block:  # as Celery says it
+    if "NotRegistered:" in block or "in _be_odd" in block:  # as Celery says it; of a receiver of ours
         return False
     return "celery_throttle: error" in block or (bool(files) and "/celery_throttle/" in files[-1])

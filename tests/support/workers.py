@@ -121,9 +121,9 @@ class Worker:
         there = {int(each.name) for each in Path(f"/proc/{self.pid}/fd").iterdir()}
         return next(number for number in itertools.count() if number not in there)
 
-    def allow_files(self, most: int) -> None:
-        """Let the main process, and its children, have file descriptors below this number only."""
-        for pid in (self.pid, *self.children()):
+    def allow_files(self, most: int, *, children: bool = False) -> None:
+        """Let the main process have file descriptors below this number only; children begin with as many as it has."""
+        for pid in (self.pid, *(self.children() if children else ())):
             with suppress(ProcessLookupError):
                 _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
