@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from celery.utils import uuid
+from redis import Redis
 
 from celery_throttle import ConfigurationError, ThrottleError
+from celery_throttle.embedded import EmbeddedServer
 from tests.support.journal import Journal
 from tests.support.remote import tell, wait_heard
 from tests.support.state import State
@@ -66,6 +68,24 @@ def test_late_tasks_are_throttled(workers: Workers, journal: Journal, state: Sta
         "limited2", "on_host2", "once1", "shares2",
     ]  # fmt: skip
     assert state.parked == [paced.id]
+
+
+def test_tasks_of_a_late_import_are_throttled_after_a_reconnect(
+    server: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    """Until then Celery knows no such task."""
+    worker = workers.start(EARLY, pool="threads", concurrency=4)
+    app = workers.app(EARLY)
+    app.imports.delay(LATE).get(timeout=HANGS_AFTER)
+    with Redis.from_url(server.url) as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    worker.wait_for_log("Connected to", times=2)
+    for name in ("limited", "once"):
+        journal.wait_begun(send(app, name, f"{name}1"))
+        state.wait_parked(send(app, name, f"{name}2"))
+    journal.let_all_go()
+    journal.wait_finished(3)
+    state.wait_empty()
 
 
 @pytest.mark.parametrize("pool", POOLS)

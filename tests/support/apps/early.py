@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 from celery_throttle import Limit, Throttled
@@ -13,3 +14,9 @@ make_held = task_maker(app, run_held)
 plain = make_held("plain")
 if os.environ.get("EARLY") != "plain":
     early = make_held("early", base=Throttled, limit=both)
+
+
+@app.task(shared=False)
+def imports(module: str) -> None:
+    """In a pool of threads, have the worker import a module."""
+    importlib.import_module(module)
