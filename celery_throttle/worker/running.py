@@ -19,7 +19,7 @@ from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
 from celery_throttle.tasks.publish import HEADER
-from celery_throttle.worker.celery_side.failing import fail, may_pass
+from celery_throttle.worker.celery_side.failing import end_unstarted, fail, may_pass
 from celery_throttle.worker.celery_side.wait_header import with_wait
 from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
@@ -115,7 +115,11 @@ class Running:
         return self._slots.size - taken
 
     def execute(self, run: Run) -> None:
-        """Give a run to the pool."""
+        """Give a run to the pool, unless it was granted too late: the store was away in between."""
+        if run.late:
+            with self._over(run, Result.NOTHING, began=False):
+                end_unstarted(run.request)
+            return
         run.state = State.RUNNING
         self.runs.add(run)
         try:

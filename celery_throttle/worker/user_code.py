@@ -36,15 +36,26 @@ def call(function: Callable[..., T], *args: Any) -> T:
 
     Raises:
         ThrottleError: it raised what is no `Exception`, which is the ``__cause__``.
-        WorkerStops: it raised `WorkerShutdown` or `WorkerTerminate`, or the user pressed Ctrl-C.
+        WorkerStops: it raised `WorkerShutdown` or `WorkerTerminate`, or the user pressed Ctrl-C, or Celery's handler
+            of a signal raised an error amid it.
         Exception: any other error of the function.
     """
     try:
         return function(*args)
-    except Exception:
+    except Exception as error:
+        if _is_of_a_handler(error):  # it cannot end threads, says so, and is about nothing that the function does
+            _stop("should_terminate", EX_FAILURE)
+            raise WorkerStops(f"this worker stops: {error!r}") from error
         raise
     except BaseException as error:
         raise _as_error(error) from error
+
+
+def _is_of_a_handler(error: Exception) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") != "celery.apps.worker":
+        trace = trace.tb_next
+    return trace is not None
 
 
 def _as_error(error: BaseException) -> Exception:

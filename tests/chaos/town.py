@@ -172,6 +172,7 @@ class Town:
     def ended(self, place: Place) -> Iterator[float]:
         """Wait until the worker has ended, and kill the rest of it; for a mishap to yield from."""
         assert place.worker
+        trouble = self.note("told to end", place)
         children = place.worker.children()
         deadline = time.monotonic() + _ENDS_WITHIN
         while place.worker.running and time.monotonic() < deadline:
@@ -183,6 +184,7 @@ class Town:
             self.kill(place)
         while any(alive(child) for child in children):
             yield 0.05
+        self.over(trouble)
 
     def watch(self) -> None:
         """Notice workers that ended by themselves, and start them again; and processes that are gone."""
@@ -225,7 +227,7 @@ class Town:
             held = self.state.holders
         except RedisError as error:
             return {repr(error)}
-        return held - {run.task_id for run in self.journal.running()}
+        return held & {run.task_id for run in self.journal.runs()} - {run.task_id for run in self.journal.running()}
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _BEGINS_WITHIN = 0.3
 _UNACKED_FOR = 30.0
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
 _NO_FILES = re.compile(r"Task \S+\[(\S+)\] raised unexpected: OSError\(24")
-_UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
+_UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis|\n?Retry limit)")
 _RECEIVED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Task \S+\[(\S+)\] received$", re.MULTILINE)
 _CELERY_ENDS = {
     "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")":
@@ -204,7 +204,17 @@ class Verdict:
             # Then Celery forgets the jobs that no process has accepted (`AsynPool.flush`), though they may be on their
             # way to one or run there: their ends are neither seen nor acknowledged.
             return "its worker was told to end before it had heard that the run began"
+        if self._stopped_without_store(run):
+            return "its worker was told to end, and could not tell the store"
         return self._lease_lost(run)
+
+    def _stopped_without_store(self, run: Run) -> bool:
+        """Return whether its worker ended while the store was away, for which it waits a third of a lease."""
+        return any(
+            each.what == "told to end"
+            and any(self._troubles("store", run.worker, each.began, each.ended + _TELLS_WITHIN))
+            for each in self._troubles("told to end", run.worker, run.started, _FOREVER)
+        )
 
     def _told_by(self, worker: str, since: float) -> float:
         """Return when a worker can have reported something, after all its mishaps."""
@@ -326,6 +336,8 @@ def _tracebacks(log: str) -> Iterator[str]:
 
 def _is_ours(block: str) -> bool:
     files = re.findall(r'File "([^"]+)"', block)
-    if "NotRegistered:" in block or "in _be_odd" in block:  # as Celery says it; of a receiver of ours
+    if "NotRegistered:" in block or "Too many open files" in block:  # as Celery says it; as a mishap has it
+        return False
+    if "in _be_odd" in block:
         return False
     return "celery_throttle: error" in block or (bool(files) and "/celery_throttle/" in files[-1])

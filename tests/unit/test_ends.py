@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,18 @@ class Parts:
         back = returning(self.outbox.arrived)
         assert len(rows) + len(back) <= 1, (rows, back)
         return bool(back) or bool(rows and not self.calls.held and self.run.permit is None)
+
+
+def test_run_that_was_granted_after_its_deadline_does_not_start() -> None:
+    """Its call was sent again when the store was back."""
+    parts, ended = Parts("pool"), list[str]()
+    parts.running.runs.clear()
+    parts.run.request._announce_revoked = lambda why, *_: ended.append(why)
+    parts.run.needs = replace(parts.run.needs, wait_ms=0)
+    parts.running.execute(parts.run)
+    assert ended == ["expired"]
+    assert parts.is_free
+    assert not parts.running.runs
 
 
 WAYS = {

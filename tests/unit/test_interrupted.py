@@ -83,3 +83,21 @@ def test_ctrl_c_goes_to_the_main_thread_alone(flags: dict[str, Any]) -> None:
     thread.join()
     assert [type(each) for each in broke] == [ThrottleError]
     assert flags["should_stop"] is None
+
+
+def test_error_of_celerys_signal_handler_is_none_of_the_code_that_it_interrupts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler of a cold shutdown raises it where the pool cannot end threads."""
+    monkeypatch.setitem(vars(state), "should_terminate", None)
+    scope: dict[str, Any] = {"__name__": "celery.apps.worker"}
+    exec("def handler(): raise NotImplementedError('kill_job')", scope)
+    with pytest.raises(WorkerStops, match="kill_job"):
+        call(scope["handler"])
+    assert vars(state)["should_terminate"] is not None
+    with pytest.raises(NotImplementedError):
+        call(_not_implemented)
+
+
+def _not_implemented() -> None:
+    raise NotImplementedError

@@ -1,6 +1,7 @@
 """Tasks whose messages tests write by hand, and innocent ones beside them (``innocent``, and ``plain`` unthrottled).
 
-``UNCHECKED`` in the environment takes a check of messages out: of ids (``id``) or of keys (``key``).
+``UNCHECKED`` in the environment takes a check of messages out, and what makes a text storable: of ids (``id``) or of
+keys (``key``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.core import policy
+from celery_throttle.core.json_text import quote
+from celery_throttle.store import exchange
 from celery_throttle.worker.celery_side import parsing
 from tests.support.apps import new_app, run_for, run_held, task_maker
 
@@ -17,6 +20,7 @@ _unchecked: dict[str, Any] = {"id": (parsing, "stored_id", lambda task_id: task_
 _unchecked["key"] = (policy, "_is_key_text", lambda text: isinstance(text, str))
 if _name := os.environ.get("UNCHECKED"):
     setattr(*_unchecked[_name])
+    vars(exchange)["quoted"] = quote
 
 app = new_app("odd")
 
