@@ -75,7 +75,7 @@ DEFECTS = (
         "return NOW + claim_ms end",
         "return NOW + plan.ttl_ms end",
         "once/2/gpu:publisher",
-        "never ran (again): ",
+        "lock left: ",
     ),
     Defect("there is always room", "return rule.permits - rule.used >= ", "return 1 or ", "plain/2", "cap: "),
     Defect("a rate lets all start", "start = math.max(start, ", "start = math.min(start, ", said="rate: "),
