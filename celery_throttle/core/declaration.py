@@ -19,7 +19,7 @@ class Declaration(NamedTuple):
         permits: number of runs at once; None for any number.
         rates: the rates, each with its burst.
         max_parked: number of tasks that may be parked; None for any number.
-        fair: whether parked tasks take turns.
+        fair: the step of one turn of parked tasks, at weight 1 (`Limit.step`); 0 if they take no turns.
         per: the kind of sites of which each has the permits; "" if all have them together.
         share: of the pool of each worker, instead of a number of permits.
     """
@@ -27,7 +27,7 @@ class Declaration(NamedTuple):
     permits: int | None
     rates: tuple[tuple[Rate, int], ...] = ()
     max_parked: int | None = None
-    fair: bool = False
+    fair: int = 0
     per: str = ""
     share: float | None = None
 
@@ -39,7 +39,7 @@ class Declaration(NamedTuple):
         others: dict[str, Any] = {
             "rates": [[rate.count, rate.period, burst] for rate, burst in self.rates],
             "max_parked": self.max_parked,
-            "fair": int(self.fair),
+            "fair": self.fair,
             "per": self.per,
             "share": self.share,
         }
@@ -58,7 +58,7 @@ class Declaration(NamedTuple):
             return cls(read)
         rates = tuple((Rate.of(int(count), int(period)), int(burst)) for count, period, burst in read.get("rates", ()))
         per, share = read.get("per", ""), read.get("share")
-        return cls(read["permits"] or None, rates, read.get("max_parked"), "fair" in read, per, share)
+        return cls(read["permits"] or None, rates, read.get("max_parked"), read.get("fair", 0), per, share)
 
     def __str__(self) -> str:
         """Return the declaration for people: ``8, 100/m (burst 10)``, ``2 on each host``, ``0.5 of each worker``."""
@@ -66,7 +66,8 @@ class Declaration(NamedTuple):
         parts += [f"{self.share:.3g} of each worker"] if self.share else []
         parts += [f"{rate} (burst {burst})" for rate, burst in self.rates]
         parts += [f"max_parked={self.max_parked}"] if self.max_parked else []
-        return ", ".join(parts + (["with turns"] if self.fair else []))
+        parts += ["with turns" + (f" of {self.fair}" if self.fair > 1 else "")] if self.fair else []
+        return ", ".join(parts)
 
 
 def described(text: str) -> str:

@@ -125,7 +125,7 @@ class Limit:
     @cached_property
     def declaration(self) -> Declaration:
         """The numbers of the limit that all workers have to share."""
-        fair = self.fair_by is not None
+        fair = 0 if self.fair_by is None else self.step(None)
         return Declaration(self.permits, self.rates, self.max_parked, fair, self.per or "", self.share)
 
     @cached_property

@@ -104,7 +104,7 @@ class LimitStatus:
         permits: the declared permits; None: any number (a rate alone), or the limit is not declared in this store.
         rates: the declared rates.
         max_parked: the most tasks that may be parked, None: any number.
-        fair: whether parked tasks take turns.
+        fair: the step of one turn of parked tasks, at weight 1; 0 if they take no turns.
         declared: whether a worker has declared the limit in this store.
         in_force: the permits in force now, after overrides and ``disable``; None: any number.
         override: the override of the permits, if any.
@@ -139,13 +139,13 @@ class LimitStatus:
     parked: int
     next_start_in: float
     barred_by: str | None
-    bar_ticket: float = field(default=0, repr=False)
+    bar_place: float = field(default=0, repr=False)
     last_hour: LastHour | None = None
     rate_override: RuntimeOverride | None = None
     keys: int = 0
     held_of_keys: int = 0
     parked_of_keys: int = 0
-    fair: bool = False
+    fair: int = 0
     per: str = ""
     share: float | None = None
 
@@ -237,9 +237,9 @@ class LimitStatus:
         """Whether ``cost`` permits are free; a task that needs more permits than the limit has runs alone."""
         return self.in_force is None or self.held + permits_taken(cost, self.in_force) <= self.in_force
 
-    def bars(self, task_id: str, ticket: float) -> bool:
-        """Whether an older task that needs several limits has to start before this task."""
-        return self.barred_by not in (None, task_id) and ticket > self.bar_ticket and not self.disabled
+    def bars(self, task_id: str, place: float) -> bool:
+        """Whether a task before this one that needs several limits has to start first."""
+        return self.barred_by not in (None, task_id) and place > self.bar_place and not self.disabled
 
     def scope(self, override: RuntimeOverride) -> Bucket:
         """Return whether the override applies to the limit with all its keys, or to one key."""
@@ -307,7 +307,7 @@ def _status(now: int, row: list[Any]) -> LimitStatus:
         parked=parked,
         next_start_in=next_start_ms / 1000,
         barred_by=bar[1][3] if bar else None,
-        bar_ticket=bar[1][0] if bar else 0,
+        bar_place=bar[1][0] if bar else 0,
         rate_override=read_runtime_override(overrides.get("rate"), "rates"),
         keys=keys,
         held_of_keys=held_of_keys,

@@ -73,21 +73,21 @@ class Refusal:
         return f"Limit {change.limit} is {self.kind.replace('-', ' ')} {in_words(change)}."
 
 
-def refusals(status: LimitStatus, cost: int = 1, task_id: str = "", ticket: float = inf) -> Iterator[Refusal]:
+def refusals(status: LimitStatus, cost: int = 1, task_id: str = "", place: float = inf) -> Iterator[Refusal]:
     """Yield the reasons why a limit does not let a task start, in the order of the gate; none if it may start.
 
     Args:
         status: the status of the limit.
         cost: the permits that the task needs.
         task_id: the id of the task, "" for any task.
-        ticket: the place of the task in the order of arrivals, by default behind all others.
+        place: the place of the task in the line of the limit, by default behind all others.
     """
     found: dict[Kind, bool] = {
         "paused": status.paused is not None,
         "held-back": status.held_back is not None,
         "undeclared": not status.declared,
         "full": status.declared and not status.has_room(cost),
-        "barred": status.bars(task_id, ticket),
+        "barred": status.bars(task_id, place),
         "rate": status.next_start_in > 0 and not status.stopped,
     }
     return (Refusal(kind, status, cost) for kind, is_so in found.items() if is_so)
@@ -97,7 +97,7 @@ def refusals_of(task_id: str, view: TaskView) -> Iterator[Refusal]:
     """Yield the reasons why the limits of a task do not let it start, limit by limit."""
     costs = {need.bucket: need.permits for need in view.needs}
     for limit in view.limits:
-        yield from refusals(limit, costs.get(limit.bucket, 1), task_id, view.ticket)
+        yield from refusals(limit, costs.get(limit.bucket, 1), task_id, view.place(limit.bucket))
 
 
 def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from celery_throttle.core.buckets import Bucket
     from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.reading import WaitEnd
 
@@ -59,6 +60,7 @@ class TaskView:
         eta: the time before which the task must not start; None if the message has none, or is not in the store.
         kind: the kind of site whose permits the task waits for, "" for none.
         lacking: a kind of site that the task needs and that no live worker has, "" for none.
+        turns: the bucket in whose line its place is ``turn``, not ``ticket``; "" for none.
     """
 
     now: datetime
@@ -92,6 +94,12 @@ class TaskView:
     again: datetime | None = None
     kind: str = ""
     lacking: str = ""
+    turns: str = ""
+    turn: float = 0
+
+    def place(self, bucket: Bucket) -> float:
+        """Return its place in the line of a bucket."""
+        return self.turn if bucket.text == self.turns else self.ticket
 
 
 def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
@@ -107,6 +115,8 @@ def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
         counted=bool(runs and record.get("needs")),
         line=text(line),
         ticket=record.get("ticket", 0),
+        turns=record["turn"][0] if "place" in record and "turn" in record else "",
+        turn=record.get("place", 0),
         queue=queue.name,
         broker=queue.broker,
         deliveries=record.get("deliveries", 0),

@@ -189,6 +189,9 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
     worker.runs[run.nonce] = run
     worker.permits[run.nonce] = Permit(world.arrival(run))
     verdict = lock.verdict if lock else "run"
+    others = [other.told for number, other in enumerate(world.state.books) if number != task]
+    if verdict in ("replaced", "skip", "duplicate") and set(others) == {"not published"}:
+        raise Violation(f"unpublished: {grant.task} is told {verdict!r}, and no other call was published")
     if grant.expired or verdict not in ("run", "conclude") or book.revoked:
         book.tell("revoked" if book.revoked else "expired" if grant.expired else verdict)
         _over(world, worker, run, _told(run, revoked=verdict in ("run", "conclude") and not grant.expired))

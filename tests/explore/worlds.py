@@ -210,6 +210,7 @@ CI_WORLDS = {
     "once/2/gpu/awaited:publisher": 473,
     "once/2/keep_last/gpu:publisher": 798,
     "once/2/expires/gpu:publisher": 130,
+    "once/2/replace/gpu:publisher+limited": 1800,
     "once/2/gpu:publisher+retry": 955,
     "once/2/gpu/awaited:unlock": 275,
     "once/2/gpu:retry": 128,

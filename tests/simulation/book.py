@@ -142,8 +142,6 @@ class Book:
         self.given: dict[str, None] = {}
         #: Runs that succeeded, by identity, since the store was last emptied.
         self.succeeded: dict[str, list[Run]] = {}
-        #: Identities of calls whose publisher was killed before it sent the message.
-        self.unpublished: set[str] = set()
         #: When permits of a limit with a rate were granted (us), and how many starts each was.
         self.starts: dict[str, list[tuple[int, int]]] = {}
 

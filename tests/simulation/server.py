@@ -77,6 +77,12 @@ DEFECTS = (
         "once/2/gpu:publisher",
         "lock left: ",
     ),
+    Defect(
+        "a call that was never published replaces others",
+        "if not lock.coming then return verdict end",
+        "do return verdict end",
+        "once/2/replace/gpu:publisher+limited",
+    ),
     Defect("there is always room", "return rule.permits - rule.used >= ", "return 1 or ", "plain/2", "cap: "),
     Defect("a rate lets all start", "start = math.max(start, ", "start = math.min(start, ", said="rate: "),
     Defect(

@@ -156,8 +156,6 @@ class World:
             return
         except Killed:
             self.say("publish", name, arguments, queue, self.published, "killed")
-            if not self.published:
-                self.book.unpublished.add(self.scene.kinds[name].identity_of(arguments))
         else:
             self.say("publish", name, arguments, queue, result.id, "" if self.published else "swallowed")
         if self.published:

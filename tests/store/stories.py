@@ -85,7 +85,7 @@ NUMBERS = {
     **dict.fromkeys(("deadline", "pause", "age", "remember", "lock_ttl", "least", "clock"), float),
 }
 #: A limit: name, kind of its sites, key, permits, how many may wait, rate, burst, the value by which it takes turns.
-LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/,]+))?(?:\^([\d,]+))?(?:~(\w))?")
+LIMIT = re.compile(r"(\w+)(?:/(\w+))?(?:\[(\w+)\])?(?::(\d+))?(?:<(\d+))?(?:@([\w/,]+))?(?:\^([\d,]+))?(?:~(\w?))?")
 
 
 def stories(*texts: str) -> list[Any]:
@@ -104,8 +104,8 @@ def limits_of(on: str) -> list[Limit]:
     """Return limits in the words of a story: ``api:3+tenant[a]:2`` is one of three, and one of two for each key.
 
     ``gpu``: one permit. ``crowd<2``: two may wait. ``mail@20/s^2``: a rate with a burst of two, also beside permits.
-    ``mail@1/s,9/d^1,3``: two rates. ``api~a``: tasks take turns, and this one is of ``a``. ``gpu/host:2``: each host
-    has two.
+    ``mail@1/s,9/d^1,3``: two rates. ``api~a``: tasks take turns, and this one is of ``a``; ``api~``: it brings no turn.
+    ``gpu/host:2``: each host has two.
     """
     return [limit for limit, _, _ in _parts(on)]
 
@@ -117,8 +117,9 @@ def needs_of(on: str, cost: int = 1, deadline: float | None = None) -> Needs:
         return NOTHING
     policy = terms(*(limit for limit, _, _ in parts), cost=cost, start_deadline=deadline)
     keys = {limit.name: key for limit, key, _ in parts if key}
-    turns = [[who, limit.step(who)] for limit, _, who in parts if who]
-    return policy.needs({"keys": keys, "fair": turns[0]} if turns else {"keys": keys})
+    turns = [[who, limit.step(who)] for limit, _, who in parts if who is not None]
+    needs = policy.needs({"keys": keys, "fair": turns[0]} if turns else {"keys": keys})
+    return needs if all(who for who, _ in turns) else replace(needs, turn=None)
 
 
 def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
@@ -132,7 +133,7 @@ def _parts(on: str) -> Iterator[tuple[Limit, str | None, str | None]]:
             "key": key and "key",
             "burst": [int(each) for each in burst.split(",")] if burst else 1,
             "max_parked": int(waiting) if waiting else None,
-            "fair_by": who and "who",
+            "fair_by": None if who is None else "who",
         }
         yield Limit(name, int(permits or 1) if permits or not rate else None, **options), key, who
 

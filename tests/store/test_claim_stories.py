@@ -83,8 +83,36 @@ the newest call that is never published leaves the lock to the one that is parke
     lock = t1 queued; lasts = long; end t0 slots=1 = t1 run
 """
 
+UNSENT = """
+a task that raised RateLimited waits while a newer call may not be published [replace | keep_last]:
+    wait 0; publish t1 *; take t1; send_back t1 pause=5; claim t2 * = replaces t1; verdict t1 = follow
+    give_up t2 = 1; verdict t1 = run; wait 6; look = t1 run; end t1; empty
+a parked task has its lock back when the claim of a newer one ends [replace | keep_last]:
+    wait 0; take b@other on=gpu; publish t1 *; arrive t1 on=gpu; claim t2 * = replaces t1; verdict t1 = follow
+    wait 11; reap; verdict t1 = run; end b slots=1 = t1 run; end t1; empty
+an older call that arrives waits while the newest may not be published [replace | keep_last | raise | skip]:
+    wait 0; publish t1 * unconfirmed; wait 11; claim t2 *; arrive t1 = -; verdict t1 = follow; wait 11; look = t1 run
+    end t1; empty
+a call sent by name waits while the call that has the lock may not be published [raise | skip]:
+    wait 0; claim t1 *; arrive t2 * = -; wait 11; look = t2 run; end t2; empty
+a call sent by name runs when the call that has the lock was not published [raise | skip]:
+    claim t1 *; arrive t2 * = -; verdict t2 = follow; give_up t1 = 1; look = t2 run; end t2; empty
+an older call is replaced once the newest has come, not before [replace | keep_last]:
+    take b@other on=gpu; publish t1 *; publish t2 *; arrive t1 on=gpu = -; verdict t1 = follow; look = -
+    arrive t2 on=gpu = -; verdict t1 = replaced; look = t1 replaced t2
+a duplicate is skipped once the first has come, not before:
+    publish t1 skip; arrive t2 skip = -; verdict t2 = follow; look = -; take t1; look = t2 skip t1
+a duplicate raises once the first has come, not before:
+    publish t1 raise; arrive t2 raise = -; verdict t2 = follow; look = -; take t1; look = t2 duplicate t1
+a duplicate of a call with other options ends with its outcome [skip | raise]:
+    publish t1 remember=60; arrive t2 * = -; take t1; end t1 slots=1 = t2 conclude t1
+a task that is lent out while a newer call is not published runs in the end:
+    wait 0; take t1 keep_last; publish t2 keep_last; arrive t2 = -; lend t2 = t2; claim t3 keep_last; not_drained t2
+    wait 11; end t1 slots=1 = t2 run; end t2; empty
+"""
 
-@pytest.mark.parametrize("steps", stories(SENT, CAME, RETRIED, NEXT))
+
+@pytest.mark.parametrize("steps", stories(SENT, CAME, RETRIED, NEXT, UNSENT))
 def test_a_story_of_claims(lock_story: Story, steps: str) -> None:
     lock_story.tell(steps)
 

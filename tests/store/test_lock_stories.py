@@ -365,12 +365,12 @@ a replaced task that is published again can be taken out [withdraw t1 | drop gpu
     take t0@other on=gpu; publish t1 replace; arrive t1 on=gpu; publish t2 replace; publish t1 replace; *; lock = -
 a task that was next does not replace its replacement:
     publish t1 keep_last; take t1; publish t2 keep_last; publish t3 keep_last; end t1 retry
-    arrive t2 slots=1 = t2 replaced t1; arrive t3 slots=1 = t3
+    arrive t2 slots=1 = -; arrive t3 slots=1 = t3; look = t2 replaced t3
 a retry without its lock replaces no newer task [replace | keep_last]:
     publish t1 *; take t1; lease_ends t1; publish t2 *; publish t1; take t2; arrive t1 slots=1 = t1 replaced t2
     end t2
 one that was replaced on its way does not run:
-    publish t1 replace; publish t2 replace; arrive t1 slots=1 = t1 replaced t2; take t2
+    publish t1 replace; publish t2 replace; arrive t1 slots=1 = -; take t2; look = t1 replaced t2
 a later publish is newer though the lock had ended:
     publish t1 replace; lock_ends; publish t2 replace; lock_ends; take t0@other on=gpu; arrive t1 on=gpu; take t2
     end t0 slots=2 = t1 replaced t2

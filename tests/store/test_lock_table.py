@@ -29,7 +29,16 @@ ARRIVES = {
     "a newer task arrives, `replace`": f"{ARRIVES_FULL}peer: arrive another * replace on=gpu",
     "a newer task arrives, `keep_last`": f"{ARRIVES_FULL}peer: arrive another * keep_last on=gpu",
     "an older task arrives, `replace` or `keep_last`": f"{ARRIVES_FULL}peer: arrive older on=gpu",
+    (
+        NOT_COME := "one of these three arrives before the first has come"
+    ): f"{ARRIVES_FULL}peer: arrive another * raise on=gpu",
 }
+#: Another task ends because of the first only once that has come to a worker.
+ONCE_COME = (
+    "another task arrives, `raise`",
+    "another task arrives, `skip`",
+    "an older task arrives, `replace` or `keep_last`",
+)
 PUBLISHED = {
     "another call is published": "peer: claim another *",
     "another call is published, `replace`": "peer: claim another * replace",
@@ -97,7 +106,7 @@ def cells() -> list[tuple[str, str, bool, bool]]:
         followed = state in {"queued", "running", "started"} and (event != UNCLAIMED or state == "running")
         # Only one that ends with its run has a next one, which has the lock once the first is back in line.
         may_be_last = state == "running" or (state == "queued" and event not in OF_A_RUN)
-        may_be_last = may_be_last and not WORDS.get(event)
+        may_be_last = may_be_last and not WORDS.get(event) and event != NOT_COME
         possible = (followed or not follower) and (may_be_last or not last) and (last or event != NEXT_GIVEN_UP)
         if TABLE[event, state] != "-" and possible:
             found.append((event, state, follower, last))
@@ -131,6 +140,8 @@ class World(Story):
             self.tell("take first")
             self.add_next()
             self.tell("end first retry")
+        elif event in ONCE_COME:
+            self.tell("take first; end first retry")
         if parked:
             self.tell(f"{ARRIVES_FULL}arrive first on=gpu")
         self.tell((GOES_ON if runs else HAS_ENDED).get(state, ""))
@@ -207,7 +218,7 @@ def follows(plan: dict[str, Any], state: str, lock: dict[str, Any] | None, *, ou
 def test_the_table_has_each_event() -> None:
     assert {event for event, _ in TABLE} == set(EVENTS)
     # Such options are refused together, or no run is left, none is next, there is no lock, or it outlasts its lease.
-    impossible = {"none": 3, "taken": 3, "queued": 2, "running": 1, "started": 8, "done": 10, "failed": 19}
+    impossible = {"none": 4, "taken": 4, "queued": 2, "running": 2, "started": 9, "done": 11, "failed": 20}
     assert Counter(state for (_, state), cell in TABLE.items() if cell == "-") == impossible
 
 
@@ -233,6 +244,7 @@ MAKES_WAY = {
         (event, follower)
         for event, state, follower, last in cells()
         if state == "queued" and event not in OF_A_RUN and "arrive first" not in EVENTS[event] and not last
+        if event != NOT_COME
     ],
 )
 def test_a_first_that_is_parked_makes_way_only_for_the_newest(

@@ -20,11 +20,12 @@ local is_awaited = argument() == '1'
 local identity, conflict = plan.identity, plan.on_conflict
 local replaces_others = conflict == 'replace' or conflict == 'keep_last'
 
--- A task that is parked as a duplicate has the lock now. Returns until when the lock lasts.
+-- A task that is parked has come, and has the lock now. Returns until when the lock lasts.
 local function claim_for_parked(lock)
   local record = load_record(task)
   local parked = record and not record.nonce and record.lock
   if not parked or parked.identity ~= identity then return NOW + claim_ms end
+  lock.coming = nil
   if parked.verdict ~= 'run' then
     parked.claim = lock.claim
     change_verdict(task, record, 'run', '')
@@ -35,7 +36,7 @@ end
 -- A retry that has lost its lock keeps the age of its call.
 local function claim_new(lock)
   local new = new_lock(task, plan.claim ~= '0' and plan.claim or next_stamp())
-  new.coming = replaces_others and 1 or nil
+  new.coming = 1
   local till = claim_for_parked(new)
   if lock and lock.state == 'queued' then
     replace_lock(identity, lock, new, till)

@@ -20,7 +20,7 @@ local settling_ms = settling()
 if not record then return { NOW, settling_ms, '', 0, '', '', '', 0, {}, '[]', aside and aside.why or '' } end
 
 local function before(each)
-  local rank = rule_of(load_lane(each.lane).at or '').fair and record.place or record.ticket
+  local rank = place_at(load_lane(each.lane).at or '', record)
   return redis.call('ZLEXCOUNT', LINES, '[' .. each.lane .. '\0', '(' .. each.lane .. '\0' .. ordered(rank))
 end
 

@@ -5,9 +5,10 @@
 -- time, so that no two of them wait for each other.
 local BAR_MS, MANY_MOVES = 60000, 8
 
-local function barred(bucket, task, ticket)
+-- place: that of the task in the line of the bucket.
+local function barred(bucket, task, place)
   local bar = rule_of(bucket).bar
-  return bar and bar[WHY] ~= task and ticket > bar[VALUE]
+  return bar and bar[WHY] ~= task and place > bar[VALUE]
 end
 
 -- Return the needs on which a task may have bars: not those of sites, where the order of KEYS ready holds.
@@ -27,7 +28,7 @@ local function raise_bar(task, record)
     if bar and bar[WHY] ~= task and bar[UNTIL] > NOW then return end
   end
   for i, need in ipairs(needs) do
-    all[i].bar = { record.ticket, NOW + BAR_MS, '', task, NOW }
+    all[i].bar = { place_at(need.bucket, record), NOW + BAR_MS, '', task, NOW }
     save_overrides(need.bucket, all[i])
   end
 end

@@ -46,7 +46,7 @@ local function queued_till(plan, lock)
 end
 
 local function claim_again(task, plan, lock)
-  if lock.coming and not lock.next then newest_came(plan.identity, lock) end
+  if lock.coming and not lock.next then came(plan, lock) end
   if lock.state == 'done' then return 'done', task end
   if lock.state ~= 'running' then
     lock.state = 'queued'
@@ -83,7 +83,7 @@ end
 
 -- Take the lock for this task, or decide what the task does instead. Returns its verdict, the task that it is
 -- a duplicate of, and lost.
-local function judge(task, plan, attempt, was_parked)
+local function judge(task, plan, attempt)
   -- The task was published as a duplicate, and the first task has ended since.
   local waited = plan.first ~= '' and plan.verdict ~= 'next'
   if waited and is_awaited(plan.first) then
@@ -95,12 +95,12 @@ local function judge(task, plan, attempt, was_parked)
   -- The task had its lock until it began; a later attempt needs none.
   if plan.lock_until == 'started' and attempt then return 'run', '' end
   local conflict = plan.on_conflict
-  if conflict == 'raise' then return 'duplicate', lock.task end
-  if conflict == 'skip' then return 'skip', lock.task end
+  if conflict == 'raise' then return once_come(lock, 'duplicate'), lock.task end
+  if conflict == 'skip' then return once_come(lock, 'skip'), lock.task end
   if lock.state == 'done' or lock.state == 'failed' then return conclude(lock.task, plan.identity) end
   if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock.task end
   if plan.claim == '0' then plan.claim = next_stamp() end
-  if is_older(plan, lock, task) then return give_way(lock, was_parked), lock.task end
+  if is_older(plan, lock, task) then return once_come(lock, 'replaced'), lock.task end
   if lock.state == 'running' then
     if conflict == 'keep_last' then return run_next(lock, task, plan), lock.task end
     return 'follow', lock.task
@@ -112,7 +112,7 @@ end
 local function judge_record(task, record)
   local plan = record.lock
   plan.asked, plan.fresh = plan.asked or plan.first, nil
-  plan.verdict, plan.first, plan.lost = judge(task, plan, record.attempt, record.ticket > 0)
+  plan.verdict, plan.first, plan.lost = judge(task, plan, record.attempt)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'
 end

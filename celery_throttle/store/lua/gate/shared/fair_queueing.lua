@@ -31,6 +31,27 @@ local function take_turn(turn, ticket)
   return tonumber(string.format('%.14g', start))
 end
 
+-- Return the turn of a task that brings none: it comes from outside of tasks, or its worker knows of no
+-- turns. All such tasks take turns as one key. nil: no limit of the task has turns.
+local function turn_for(record)
+  for _, need in ipairs(needs_of(record.needs)) do
+    local step = rule_of(need.bucket).fair
+    if step then return { need.bucket, '', step } end
+  end
+end
+
+-- Give a task that gets in line for permits its place, unless it goes before all others.
+local function give_place(record)
+  if record.place or record.ticket <= 0 or takes(record) == '' then return end
+  record.turn = record.turn or turn_for(record)
+  if record.turn then record.place = take_turn(record.turn, record.ticket) end
+end
+
+-- Return the place of a task in the line of a bucket.
+local function place_at(bucket, record)
+  return rule_of(bucket).fair and record.place or record.ticket
+end
+
 local function turn_served(record)
   local bucket = record.turn[TURN_BUCKET]
   if record.place and record.place > (kept_turn(bucket) or 0) then keep_turn(bucket, record.place) end

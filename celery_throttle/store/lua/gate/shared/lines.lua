@@ -24,6 +24,7 @@ end
 local function enqueue(task, record)
   record.nonce, record.since, record.lent = nil, nil, nil
   if string.find(record.needs, '\29', 1, true) then record.needs = unbound(record.needs) end
+  give_place(record)
   local due = (record.again or record.deadline or record.expires) and due_of(record)
   if due then redis.call('ZADD', DUE, due, 'task:' .. task) end
   save_record(task, record)

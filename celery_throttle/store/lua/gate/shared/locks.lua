@@ -14,7 +14,7 @@
 --   next        the task that runs next
 --   next_claim  its claim
 --   next_till   until when the lock lasts at least for that task (ms), see shared/next_tasks.lua
---   coming      the newest task (next, if there is one) has not reached a worker yet
+--   coming      the task (next, if there is one) has not come to a worker yet, see replace_waiting.lua
 --   last        no delivery will follow the one that runs
 --   lost        the task has succeeded, and its result could not be stored
 --

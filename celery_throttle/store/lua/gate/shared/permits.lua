@@ -4,7 +4,7 @@
 --   permits     0: any number
 --   rates       { count, period (us), burst } each
 --   max_parked  0: any number
---   fair        its tasks take turns
+--   fair        its tasks take turns: the step of one turn, at weight 1
 --   per         'host', 'worker' or a tag: the permits are those of each site
 --   share       of the pool of each worker
 local ANY_NUMBER, SETTLE_MS, SETTLE_MOST_MS = 1000000000, 4000, 300000

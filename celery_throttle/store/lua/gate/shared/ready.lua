@@ -27,7 +27,7 @@ local function refresh(bucket)
     if not room then return end
     local entry, first = load_lane(lane), first_of(lane)
     if entry.at ~= bucket or entry.rank ~= rank or not first then return not_listed(lane, bucket, member) end
-    if barred(bucket, first.task, tonumber(first.ticket) - NOUGHT) then
+    if barred(bucket, first.task, tonumber(rank) - NOUGHT) then
       return again_at(bucket, rule_of(bucket).bar[UNTIL])
     end
     if not entry.ticket and is_for_caller(lane) then

@@ -1,8 +1,9 @@
 -- Replace waiting: the newest task takes the place of one that waits (parked or on its way) or is to run
 -- next.
 --
--- A parked task makes room only when the newest has come, because the newest may fail to be published. Until
--- then (coming in the lock) the parked task waits, and keeps its place in case the newest never comes.
+-- A claim may be that of a message that is never sent. So until the task has come to a worker (coming in the
+-- lock), no other task ends because of its claim: other tasks wait, parked before or arriving now, and one of
+-- them has the lock if the claim ends.
 
 -- Return whether the task that has the lock, or is to run next, was published after this task.
 local function is_older(plan, lock, task)
@@ -10,17 +11,18 @@ local function is_older(plan, lock, task)
   return tonumber(plan.claim) < tonumber(newest)
 end
 
--- Return the verdict of a task that is older than the newest.
-local function give_way(lock, was_parked)
-  if not lock.coming or not was_parked then return 'replaced' end
+-- Return this verdict on a task that must not run because of the one that has the lock, or is to run next,
+-- once that one has come. Until then the task waits.
+local function once_come(lock, verdict)
+  if not lock.coming then return verdict end
   return lock.next and 'next' or 'follow'
 end
 
--- The newest has come: judge again the tasks that waited for that.
-local function newest_came(identity, lock)
+-- The task of a claim has come, and the caller saves its lock: judge again the tasks that waited for that. A
+-- task that returns the first has no such tasks, but those that end with its outcome.
+local function came(plan, lock)
   lock.coming = nil
-  write_lock(identity, lock)
-  wake_followers(identity, lock.task)
+  if plan.on_conflict ~= 'return_existing' then wake_followers(plan.identity, lock.task) end
 end
 
 local function replace_lock(identity, old, new, till)

@@ -5,7 +5,7 @@
 --   rate      value: other rates, in the form of a declaration
 --   pause, disable
 --   hold      an outside service asked to slow down
---   bar       value: a ticket, why: a task id; see anti_starvation.lua
+--   bar       value: a place, why: a task id; see anti_starvation.lua
 local VALUE, UNTIL, BY, WHY, SINCE = 1, 2, 3, 4, 5
 
 local function any_override()

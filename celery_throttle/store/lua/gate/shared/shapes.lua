@@ -43,7 +43,7 @@ local function made_shape(kind)
   } } end
   if kind == 'rule' then
     return { required = { 'permits' }, parts = {
-      permits = 'whole', max_parked = 'whole', per = 'string', share = 'number',
+      permits = 'whole', max_parked = 'whole', fair = 'whole', per = 'string', share = 'number',
     } }
   end
   if kind == 'newest' then
