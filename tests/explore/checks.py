@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import traceback
-from typing import Any
 
-from tests.explore.store import CALLS, SETS, Content
+from tests.explore.store import CALLS, SETS
 from tests.explore.world import Run, Worker, World, number_of
 from tests.simulation.invariants import Violation
 from tests.store import peek
 from tests.store.peek import Snapshot
 
-__all__ = ["check", "check_at_rest", "check_begin", "check_order", "is_done"]
+__all__ = ["check", "check_at_rest", "check_begin", "is_done"]
 
 _DAY_US = 86_400_000_000
 
@@ -244,28 +243,3 @@ def _check_token(world: World, run: Run, *, lapsed: bool) -> None:
     if token and token <= state.fence and not exempt:
         raise Violation(f"the fencing token of t{run.task} does not grow")
     state.fence = max(token, state.fence)
-
-
-def check_order(world: World, before: Content, granted: list[str]) -> None:
-    """Check that no task that came earlier to the same lane stayed parked while this one got its permit."""
-    was, now = _records(before), _records(world.state.content)
-    for task, record in now.items():
-        if record.get("nonce") not in granted or was.get(task, {}).get("nonce") == record["nonce"]:
-            continue
-        for other, waits in now.items():
-            waited = was.get(other)
-            alike = record["needs"] == waits["needs"] and record["queue"] == waits["queue"]
-            if waited is None or not record["needs"] or not alike or not _runs(record):
-                continue
-            parked = "nonce" not in waits and "nonce" not in waited and _runs(waits) and _runs(waited)
-            if parked and (record["ticket"] == 0 or waits["ticket"] < record["ticket"]):
-                raise Violation(f"order: {task} got its permit before {other}")
-
-
-def _records(content: Content) -> dict[str, dict[str, Any]]:
-    found = {task: json.loads(packed) for task, packed in content.get("records", {}).items()}
-    return {task: record for task, record in found.items() if "needs" in record}
-
-
-def _runs(record: dict[str, Any]) -> bool:
-    return (record.get("lock") or {}).get("verdict", "run") == "run" and not record.get("expired")

@@ -317,7 +317,9 @@ class World:
         """Return the sites of the worker of this name, None if the world has no limit with sites."""
         if not self.config.sites:
             return None
-        return Sites({"host": f"h{[worker and worker.name for worker in self.state.workers].index(name)}"})
+        place = [worker and worker.name for worker in self.state.workers].index(name)
+        host = "h" if self.config.one_host else f"h{place}"
+        return Sites({"host": host, "worker": f"w{place}"}, lambda: self.config.slots[place])
 
     def bound(self, needs: str, nonce: str) -> str:
         """Return needs, or a bucket, bound to the sites of the worker that gave this nonce."""
@@ -327,7 +329,8 @@ class World:
     def arrival(self, run: Run, message: bytes = b"") -> Arrival:
         task = self.task(run)
         needs = self.bound(task.needs, run.nonce)
-        return Arrival(run.task_id, needs, task.queue, run.attempt, run.lock, run.nonce, message)
+        arrival = Arrival(run.task_id, needs, task.queue, run.attempt, run.lock, run.nonce, message)
+        return arrival._replace(turn=task.turn) if message else arrival
 
     def counts(self, nonce: str) -> bool:
         """Return whether this run has its permit for sure."""

@@ -21,6 +21,7 @@ Faults: see `FAULTS`; those of `STEERING` come in the order in which they are na
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -57,6 +58,7 @@ class Task:
     """A task that is published once.
 
     Attributes:
+        turn: for a limit with turns: the limit, the key, and the step.
         late: whether it is acknowledged late.
         dedup: of one that runs once.
         by_name: it is sent by name, so nothing is claimed before.
@@ -64,6 +66,7 @@ class Task:
     """
 
     needs: str = "1:gpu"
+    turn: tuple[str, str, int] | None = None
     late: bool = True
     queue: str = "q"
     dedup: Dedup | None = None
@@ -87,7 +90,8 @@ class Config:
         passes_on: whether permits pass from run to run within a worker.
         prefetch: how many unacknowledged messages a worker has at most.
         ticks: whether time goes on, by a second, when something is due.
-        sites: whether each worker is a host of its own.
+        sites: whether the workers are on hosts, each on one of its own.
+        one_host: whether both are on the same host.
     """
 
     name: str
@@ -101,12 +105,15 @@ class Config:
     prefetch: int = 2
     ticks: bool = False
     sites: bool = False
+    one_host: bool = False
 
     @property
     def permits(self) -> dict[str, int]:
         """The permits of each limit."""
         said = {name: json.loads(text) for name, text in self.limits.items()}
-        return {name: each if isinstance(each, int) else each["permits"] for name, each in said.items()}
+        found = {name: each if isinstance(each, int) else each["permits"] for name, each in said.items()}
+        shares = {name: each["share"] for name, each in said.items() if not isinstance(each, int) and "share" in each}
+        return found | {name: math.ceil(share * min(self.slots)) for name, share in shares.items()}
 
     @property
     def symmetric(self) -> bool:
@@ -151,6 +158,7 @@ def _shaped(name: str, kind: str, count: int) -> Config:
             slots=(2, 2),
             sites=True,
         ),
+        **_at_sites(plain, count),
         "keys": replace(plain, tasks=needing("1:gpu\x1fa", "1:gpu\x1fb")),
         "both": replace(
             plain,
@@ -167,6 +175,40 @@ def _shaped(name: str, kind: str, count: int) -> Config:
     if kind not in shapes:
         raise ValueError(f"{name}: no shape {kind!r}, only {', '.join([*shapes, 'once'])}")
     return shapes[kind]
+
+
+def _at_sites(plain: Config, count: int) -> dict[str, Config]:
+    """Return the worlds of limits with permits on sites, and of several queues there."""
+    gpu, both = "1:gpu\x1f\x1dhost", "1:gpu\x1f\x1dhost\x011:api"
+    own_permits = {"api": "1", "gpu": '{"permits":1,"per":"host"}'}
+    sites = replace(plain, limits=own_permits, sites=True, ticks=True)
+    host = replace(sites, one_host=True)
+    two = ("q", "z")
+
+    def tasks(needs: tuple[str, ...], queues: str = "q", turns: str = "") -> tuple[Task, ...]:
+        return tuple(
+            Task(
+                needs[i % len(needs)],
+                queue=queues[i % len(queues)],
+                turn=("gpu", turns[i % len(turns)], 1) if turns else None,
+            )
+            for i in range(count)
+        )
+
+    fair = {"api": "1", "gpu": '{"permits":1,"per":"host","fair":true}'}
+    costs = {"api": "1", "gpu": '{"permits":2,"per":"host"}'}
+    share = {"api": "1", "half": '{"permits":0,"per":"worker","share":0.5}'}
+    half = "1:half\x1f\x1dworker"
+    return {
+        "host": replace(host, tasks=tasks((gpu, both)), slots=(2, 2)),
+        "host-queues": replace(host, tasks=tasks((gpu,), "qz"), queues=two),
+        "host-queues-both": replace(host, tasks=tasks((both, gpu, "1:api"), "qzq"), queues=two, slots=(2, 2)),
+        "sites-queues": replace(sites, tasks=tasks((gpu, both), "qqz"), queues=two, slots=(2, 2)),
+        "host-fair": replace(host, tasks=tasks((gpu, gpu, both), turns="xxy"), limits=fair),
+        "host-fair-queues": replace(host, tasks=tasks((gpu,), "qzq", "xxy"), queues=two, limits=fair),
+        "host-cost": replace(host, tasks=tasks((gpu, f"2{gpu[1:]}", gpu), "qzq"), queues=two, limits=costs),
+        "share": replace(sites, tasks=tasks((half, f"{half}\x011:api"), "qz"), queues=two, slots=(2, 2), limits=share),
+    }
 
 
 def _once(name: str, count: int, flags: list[str]) -> Config:
@@ -205,6 +247,14 @@ CI_WORLDS = {
     "sites/3": 1337,
     "sites/2:lease": 1085,
     "sites/2:retry": 1056,
+    "host/3": 1223,
+    "host-queues/3": 568,
+    "host-queues-both/3": 291,
+    "host-cost/3": 516,
+    "host-fair/3": 1075,
+    "host-fair-queues/3": 234,
+    "sites-queues/3": 1538,
+    "share/3": 141,
     "once/2/gpu:killed": 868,
     "once/2/gpu:publisher": 187,
     "once/2/gpu/awaited:publisher": 473,

@@ -83,6 +83,18 @@ DEFECTS = (
         "do return verdict end",
         "once/2/replace/gpu:publisher+limited",
     ),
+    Defect(
+        "a worker of a site takes the oldest task of its own queues",
+        "  local _, first_place = first_at(open)\n",
+        "  local first_place = nil\n",
+        "host-queues/3",
+    ),
+    Defect(
+        "a lane at another limit is in no line of a site",
+        "    for _, head in ipairs(changed_site_heads(lane, entry)) do redis.call('ZADD', HEADS, 0, head) end\n",
+        "",
+        "host-queues-both/3",
+    ),
     Defect("there is always room", "return rule.permits - rule.used >= ", "return 1 or ", "plain/2", "cap: "),
     Defect("a rate lets all start", "start = math.max(start, ", "start = math.min(start, ", said="rate: "),
     Defect(

@@ -311,11 +311,12 @@ def _check_lanes(store: Snapshot) -> None:
     heads, ready, passed, oldest = set(), set(), set(), set()
     for lane, (_, record) in first.items():
         entry = lanes[lane]
-        what, queue = lane.split("\0")
+        what, _ = lane.split("\0")
         if "ticket" in entry:
             assert entry["ticket"] == _ordered(record.ticket)
-            sites = "\x01".join(bucket for bucket, _ in record.needs if "\x1d" in bucket) if what else ""
-            ready.add(f"{queue}{sites and chr(29) * 2}{sites}\0{entry['ticket']}{lane}")
+            assert entry.get("place", entry["ticket"]) in (_ordered(record.ticket), _ordered(record.place))
+            ready.add(_ready_member(lane, entry))
+            heads |= _heads_at_sites(lane, entry)
         if not what:
             assert "at" not in entry
             continue
@@ -325,11 +326,29 @@ def _check_lanes(store: Snapshot) -> None:
             passed.add(lane)
         else:
             assert entry["rank"] in (_ordered(record.ticket), _ordered(record.place))
+            assert "ticket" in entry or "\x1d" not in entry["at"]
             heads.add(f"{entry['at']}\0{entry['rank']}\0{lane}")
     assert store.sets["heads"].keys() == heads
     assert store.sets["ready"].keys() == ready
     assert store.passed == passed
     assert store.sets["oldest"].keys() == oldest
+
+
+def _open_buckets(lane: str) -> list[str]:
+    return [bucket.text for bucket, _ in costs_of(lane.split("\0", maxsplit=1)[0]) if "\x1d" in bucket.text]
+
+
+def _ready_member(lane: str, entry: dict[str, Any]) -> str:
+    """Return the member of KEYS ready for a lane: with open needs it has its place there."""
+    section, sites = lane.split("\0")[1], "\x01".join(_open_buckets(lane))
+    if sites:
+        return f"{section}\x1d\x1d{sites}\0{entry.get('place', entry['ticket'])}{entry['ticket']}{lane}"
+    return f"{section}\0{entry['ticket']}{lane}"
+
+
+def _heads_at_sites(lane: str, entry: dict[str, Any]) -> set[str]:
+    """Return the members of KEYS heads for a ready lane in the lines of its open buckets."""
+    return {f"{bucket}\0{entry.get('place', entry['ticket'])}\0{lane}" for bucket in _open_buckets(lane)}
 
 
 def _check_ends(store: Snapshot) -> None:

@@ -65,11 +65,13 @@ CLAIMS = {
     identity_locks.REPLACED: "replaces",
     identity_locks.LOST: "lost",
 }
-#: Workers on sites, and the tags of each.
+#: Workers on sites, and the tags of each. Those with a z serve ``q2``, the others ``q``.
 SITES = {
     "a7": {"host": "a7", "red": "r1", "blue": "b1"},
     "a7b": {"host": "a7"},
     "a8": {"host": "a8"},
+    "z7": {"host": "a7"},
+    "z8": {"host": "a8"},
     "box": {"host": "a9", "gpu_box": "b1"},
 }
 #: Options of a task for its identity lock.
@@ -159,7 +161,8 @@ class Story(Looking):
             queues = {"stranger": ["q2"], "everywhere": ["q", "q2"]}.get(name, ["q"])
             self._callers[name] = LockCaller(redis, letter * 8, *queues)
         for name, tags in SITES.items():
-            self._callers[name] = LockCaller(redis, f"worker-{name}", "q", sites=Sites({"worker": name, **tags}))
+            queue = "q2" if name.startswith("z") else "q"
+            self._callers[name] = LockCaller(redis, f"worker-{name}", queue, sites=Sites({"worker": name, **tags}))
         self.by = self._callers["worker"]
         self.runs: dict[tuple[str, str], Arrival | Grant] = {}
         self.plans: dict[str, LockPlan] = {}

@@ -486,59 +486,6 @@ where tasks take turns the first is the next in turn, and the wait counts for th
     oldest fair = fair a1
 """
 
-#: Limits with permits on each host, worker or tag.
-SITES = """
-each host has the permits:
-    a7: take t1 t2 on=gpu/host:2; a8: take t3 t4 on=gpu/host:2; used = gpu/host=a7 2, gpu/host=a8 2
-    a7: ask t5 on=gpu/host:2 = must_park; a7: end t1; a7: take t5 on=gpu/host:2
-permits are counted for each worker:
-    a7: take t1 on=own/worker:1; a7b: take t2 on=own/worker:1; a7: ask t3 on=own/worker:1 = must_park
-a task that waits is started by the host that has room:
-    a7: take t1 t2 on=gpu/host:2; a7: park p0 p1 p2 p3 on=gpu/host:2 slots=1 = -; a8: look slots=8 = p0, p1
-    used = gpu/host=a7 2, gpu/host=a8 2
-all hosts have one line, so a task that comes to a host with room does not start before older tasks:
-    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; a8: ask late on=gpu/host:2 = must_park, p
-    a8: park late on=gpu/host:2; a7: park later on=gpu/host:2; a7: end t1 slots=1 = late
-a task does not start before one that waits for a host and for another limit:
-    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2+api:1; a8: ask late on=gpu/host:2 = must_park, p
-a task goes back in line for any host:
-    a7: park t on=gpu/host:2; a7: look = t; used = gpu/host=a7 1; a7: end t again; come_due task
-    a8: look = t
-    used = gpu/host=a8 1; a8: end t; empty
-all hosts have one line, in which no more are parked than may wait:
-    a7: take t on=gpu/host:1<1; a7: park p on=gpu/host:1<1; a8: park late on=gpu/host:1<1 = crowded
-a worker without the tag takes none:
-    a7: ask t on=own/gpu_box:1 = must_park; a7: park t on=own/gpu_box:1 slots=4 = -; box: look = t
-    used = own/gpu_box=b1 1
-a refused head of one tag does not hold up another:
-    a7: take r on=red/red:1; a7: park r2 r3 on=red/red:1; a7: park b on=blue/blue:1; a7: look slots=3 = b
-another limit holds up only its own:
-    a7: take t on=api:1; a7: park both on=gpu/host:2+api:1; a7: park other on=gpu/host:2; a7: look slots=3 = other
-    a7: end t slots=3 = both
-a newer task does not take the permits that an older one needs:
-    a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park small on=gpu/host:2
-    a7: look slots=3 = -; a7: end t slots=3 = big
-a task that needs more than is free on its host does not keep others from their start:
-    a7: take t on=gpu/host:2; a7: park big on=gpu/host:2 cost=2; a7: park other on=api:1; a7: look slots=1 = other
-a task that finds too little free on its host can start on another:
-    a7: take x on=api:2 cost=2; a7: park both on=gpu/host:2+api:2 cost=2; a7: look = -; a7: take t on=gpu/host:2
-    a7: end x slots=1 = -; a8: look = both
-a task whose host is full holds up the next for a moment only:
-    wait 0; a7: take x on=api:1; a7: park both on=gpu/host:2+api:1; a7: look = -; a7: take t1 t2 on=gpu/host:2
-    a7: park next on=api:1; a7: end x slots=1 = -; wait 0.11; a7: look = next
-a permit of a lost worker comes back on its host:
-    a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a8: park p on=gpu/host:2; expire t1 t2
-    a8: look slots=2 = -; used = gpu/host=a8 2; a7b: look slots=2 = p
-workers of the site get the hint, as the worker that gave the permit back has no slot:
-    a7: take t1 t2 on=gpu/host:2; a7: park p on=gpu/host:2; listen; a7: end t1; hints = site host=a7
-another lane of the site is announced to the worker that had no slot more:
-    a7: take h1 h2 on=api:2; a7: park t1 on=api:2+gpu/host:1; a7: park t2 on=api:2+disk/host:1
-    a7: end h1 h2 slots=1 = t1; more = True; a7: look = t2
-a raised limit starts tasks on each site:
-    a7: take t1 t2 on=gpu/host:2; a8: take u1 u2 on=gpu/host:2; a7: park p1 p2 p3 on=gpu/host:2; listen
-    a7: deploy gpu/host:3; hints = site host; a7: look slots=4 = p1; a8: look slots=4 = p2
-"""
-
 HINTS = """
 a raised limit wakes the queue whose turn it is, and then the next:
     take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; deploy gpu:4; ready = q
@@ -583,7 +530,6 @@ STORIES = stories(
     RATE_OVERRIDES,
     REASONS,
     FIRSTS,
-    SITES,
     HINTS,
 )
 

@@ -9,12 +9,15 @@
 -- KEYS[7]  messages   HASH  task id -> the message (see store/parcel.py), kept while only the store has it
 -- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see places.lua)
 -- KEYS[9]  lanes      HASH  lane -> where it is listed (see lanes.lua)
--- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order
+-- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order;
+--                           at an open bucket (sites.lua) all ready lanes that need it
 -- KEYS[11] ready      ZSET  all scores 0; section \0 ticket lane: lanes whose first task could start now. A
---                           section is a queue, and \29\29 and the open buckets (sites.lua) if there are any
+--                           section is a queue, and \29\29 and the open buckets if there are any: then its
+--                           members are section \0 place ticket lane
 -- KEYS[12] due        ZSET  work that time alone brings about -> when (ms):
 --                           'bucket:' and a bucket: look at the bucket again
 --                           'lane:' and a lane that was passed over: its turn comes again
+--                           'moment:' and 'passed:', see site_turns.lua
 --                           'task:' and a task: when its wait ends, or its pause before it begins again
 --                           'lock:' and the name of lanes that wait for a lock: go on with their tasks
 --                           'limit:' and a bucket of a limit: look at the buckets of the limit after it

@@ -5,6 +5,7 @@
 --   rank      the place of that task in the line of the bucket
 --   came      its ticket, if that is not the rank
 --   ticket    its ticket in KEYS ready, if the lane is there
+--   place     of open needs: its place there, if that is not the ticket
 --   offered   until when its queue has the time to take its turn (ms)
 --   passed    true while the lane is passed over, because its queue did not
 -- A lane is in KEYS heads at one bucket, unless it is passed over. A lane is in KEYS ready while nothing is
@@ -41,28 +42,9 @@ end
 
 local function unlist(lane, entry)
   if entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
-  if entry.at and not entry.passed then redis.call('ZREM', HEADS, changed_head(lane, entry)) end
+  local has_head = entry.at and not entry.passed and not string.find(entry.at, '\29', 1, true)
+  if has_head then redis.call('ZREM', HEADS, changed_head(lane, entry)) end
   unready(lane, entry)
-end
-
-local function unready(lane, entry)
-  if not entry.ticket then return end
-  local member, section = ready_member(lane, entry.ticket)
-  redis.call('ZREM', READY, member)
-  entry.ticket, state.oldest[section] = nil, nil
-end
-
-local function make_ready(lane, entry, ticket)
-  if entry.ticket then return end
-  local _, queue = parts_of(lane)
-  local member, section = ready_member(lane, ticket)
-  entry.ticket, state.oldest[section] = ticket, nil
-  if section ~= queue then state.sections = nil end
-  redis.call('ZADD', READY, 0, member)
-  -- After an earlier hint a worker looks until nothing is ready or its slots are taken.
-  if not state.was_ready[(entry.at or '') .. '\0' .. queue] then
-    state.ready[#state.ready + 1] = { lane = lane, queue = queue }
-  end
 end
 
 -- List a lane again: its first task is another one, or the lane is empty.
@@ -84,13 +66,13 @@ local function list_lane(lane)
     return
   end
   if what == '' then
-    make_ready(lane, entry, first.ticket)
+    make_ready(lane, entry, first)
     save_lane(lane, entry)
     return
   end
   list_at(lane, entry, entry.at or needs_of(what)[1].bucket, first)
   if was_ready and entry.passed then
-    make_ready(lane, entry, first.ticket)
+    make_ready(lane, entry, first)
     save_lane(lane, entry)
   end
 end
@@ -101,14 +83,17 @@ local function list_at(lane, entry, bucket, first)
     touch(entry.at)
     entry.offered = nil
   end
-  entry.at, entry.rank = bucket, rule_of(bucket).fair and first.place or first.ticket
+  entry.at = bucket
+  if is_new and not entry.passed and not first_at(bucket) then state.began[bucket] = true end
+  if string.find(bucket, '\29', 1, true) then
+    make_ready(lane, entry, first)
+    entry.rank = entry.place or entry.ticket
+  else
+    entry.rank = rule_of(bucket).fair and first.place or first.ticket
+    if not entry.passed then redis.call('ZADD', HEADS, 0, changed_head(lane, entry)) end
+  end
   entry.came = entry.rank ~= first.ticket and first.ticket or nil
   redis.call('ZADD', OLDEST, 0, oldest_member(lane, entry))
-  if not entry.passed then
-    if is_new and not first_at(bucket) then state.began[bucket] = true end
-    redis.call('ZADD', HEADS, 0, changed_head(lane, entry))
-  end
-  if string.find(bucket, '\29', 1, true) then make_ready(lane, entry, first.ticket) end
   save_lane(lane, entry)
   touch(bucket)
 end

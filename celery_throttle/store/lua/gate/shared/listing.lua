@@ -10,6 +10,7 @@ local function list_again(lane)
   state.lanes[lane], state.oldest = {}, {}
   if not first or not what then return end
   redis.call('ZREM', READY, (ready_member(lane, first.ticket)))
+  redis.call('ZREM', READY, (ready_member(lane, first.ticket, first.place)))
   for _, need in ipairs(needs_of(what)) do
     redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.place .. '\0' .. lane)
     redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.ticket .. '\0' .. lane)
@@ -23,8 +24,13 @@ end
 local function is_findable(lane, entry, first)
   local what = parts_of(lane)
   if not what then return false end
-  local member = entry.ticket and ready_member(lane, entry.ticket)
-  if member and not redis.call('ZSCORE', READY, member) then return false end
+  if entry.ticket then
+    local member, _, has_sites = ready_member(lane, entry.ticket, entry.place)
+    if not redis.call('ZSCORE', READY, member) then return false end
+    for _, head in ipairs(has_sites and changed_site_heads(lane, entry) or {}) do
+      if not redis.call('ZSCORE', HEADS, head) then return false end
+    end
+  end
   if what == '' then return entry.ticket == first.ticket end
   if not entry.at or entry.rank ~= first.place and entry.rank ~= first.ticket then return false end
   if not redis.call('ZSCORE', OLDEST, oldest_member(lane, entry)) then return false end

@@ -8,9 +8,10 @@ local function oldest_ready()
     local found = state.oldest[section]
     found = found or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
     state.oldest[section] = found
-    local ticket = string.sub(found, #section + 2, #section + 17)
+    local at = #section + (string.find(section, '\29', 1, true) and 18 or 2) -- after the place
+    local ticket = string.sub(found, at, at + 15)
     if found ~= '' and (not oldest or ticket < oldest_ticket) then
-      oldest, oldest_ticket, listed = string.sub(found, #section + 18), ticket, found
+      oldest, oldest_ticket, listed = string.sub(found, at + 16), ticket, found
     end
   end
   return oldest, oldest_ticket, listed
@@ -30,8 +31,9 @@ end
 -- this call.
 local function is_listed(lane, listed)
   if not listed then return true end
-  local ticket = parts_of(lane) and load_lane(lane).ticket
-  return ticket and listed == ready_member(lane, ticket) and first_of(lane) ~= nil
+  local entry = parts_of(lane) and load_lane(lane)
+  local ticket = entry and entry.ticket
+  return ticket and listed == ready_member(lane, ticket, entry.place) and first_of(lane) ~= nil
 end
 
 -- Drop a member of KEYS ready whose lane is not ready.

@@ -31,11 +31,19 @@ local function parts_of(lane)
   return string.match(lane, '^([^%z]*)%z([^%z]*)$')
 end
 
--- Return the member of KEYS ready for a lane, and its section.
-local function ready_member(lane, ticket)
-  local what, section = parts_of(lane)
-  if string.find(what, '\29', 1, true) then section = section .. '\29\29' .. site_buckets(what) end
-  return section .. '\0' .. ticket .. lane, section
+-- Return the section of KEYS ready for a lane, and whether it is one of lanes with open needs.
+local function section_of(lane)
+  local what, queue = parts_of(lane)
+  if not string.find(what, '\29', 1, true) then return queue, false end
+  return queue .. '\29\29' .. site_buckets(what), true
+end
+
+-- Return the member of KEYS ready for a lane, its section, and whether its needs are open. Such a lane stands
+-- in its section by its place; place: nil if that is the ticket.
+local function ready_member(lane, ticket, place)
+  local section, has_sites = section_of(lane)
+  local by = has_sites and (place or ticket) or ''
+  return section .. '\0' .. by .. ticket .. lane, section, has_sites
 end
 
 -- Return the permits that the start of a task takes: none if the task is expired, lent out, pauses, or is

@@ -34,7 +34,7 @@ local function refresh(bucket)
       state.hot[lane] = first.ticket
       return
     end
-    make_ready(lane, entry, first.ticket)
+    make_ready(lane, entry, first)
     save_lane(lane, entry)
     if not offer(lane, entry, bucket, member) then
       pass_over(lane, entry)

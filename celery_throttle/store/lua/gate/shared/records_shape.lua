@@ -74,6 +74,7 @@ local function wrong_in_lane(lane)
   if lane.rank ~= nil and not is_a(lane.rank, 'rank') then return 'rank' end
   if lane.came ~= nil and not is_a(lane.came, 'rank') then return 'came' end
   if lane.ticket ~= nil and not is_a(lane.ticket, 'rank') then return 'ticket' end
+  if lane.place ~= nil and not is_a(lane.place, 'rank') then return 'place' end
   if lane.offered ~= nil and type(lane.offered) ~= 'number' then return 'offered' end
   return nil
 end

@@ -3,39 +3,26 @@
 -- How much one call may start: 2 for each task, and 1 for each limit that the task needs.
 local MOST_WORK = 19
 
--- Return the first bucket that keeps a task from starting, and after how long (ms) to look again; nil if
--- there is none. Includes the bucket where its lane is listed, because another task may have come first there
--- after the lane became ready.
-local function blocked_by(needs, task, record)
+-- Return the bucket of a site whose room goes to another task, and whether the caller starts that task: then
+-- before all others. Returns nil if there is none.
+local function site_of_another(needs, first)
   for _, need in ipairs(needs) do
-    local bucket = need.bucket
-    local room, wait_ms = room_for(need)
-    local own = place_at(bucket, record)
-    if not room or barred(bucket, task, own) then return bucket, wait_ms end
-    local _, rank = first_at(bucket) -- nil at a site, where the order of KEYS ready holds
-    -- Tasks that wait only for a rate do not come before a task whose start is booked.
-    local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
-    if rank and rank < ordered(own) and not has_start then return bucket, 0 end
+    if site_of(need.bucket) then
+      local before, is_next = give_turn(need.bucket, place_at_sites(needs, first))
+      if is_next then state.hot[before] = '' end
+      if is_next then return need.bucket, true end
+      if before then return need.bucket, false end
+    end
   end
   return nil
 end
 
--- List the lane at the bucket that its first task waits for now.
-local function move_lane(lane, entry, bucket, first, record)
-  local moves = bucket ~= entry.at
-  unlist(lane, entry)
-  list_at(lane, entry, bucket, first)
-  if not moves then return end
-  record.moves = (record.moves or 0) + 1
-  save_record(first.task, record)
-  if record.moves >= MANY_MOVES then raise_bar(first.task, record) end
-end
-
--- The site of the caller has too few permits free for the first task. No newer task gets them in this call.
-local function stay_ready(lane, entry, first, bucket)
+-- A lane that cannot start at this site stays ready for others. Unless the caller goes on with the first task
+-- there, no newer task gets the permits of the site in this call.
+local function stay_ready(lane, entry, first, bucket, goes_on)
   state.refused = state.refused or {}
-  state.refused[bucket] = true
-  make_ready(lane, entry, first.ticket)
+  state.refused[bucket] = not goes_on
+  make_ready(lane, entry, first)
   save_lane(lane, entry)
 end
 
@@ -57,8 +44,11 @@ local function start_first(lane)
   local needs = state.sites and bound(takes(record)) or takes(record)
   local blocker, wait_ms = blocked_by(needs_of(needs), first.task, record)
   if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
-  if blocker and site_of(blocker) then return stay_ready(lane, entry, first, blocker) end
+  local goes_on = false
+  if not blocker and state.sites then blocker, goes_on = site_of_another(needs_of(needs), first) end
+  if blocker and site_of(blocker) then return stay_ready(lane, entry, first, blocker, goes_on) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end
+  if state.sites then take_turns_back(lane, needs_of(needs)) end
   leave_line(first.task, record)
   -- The lock may have ended while the task waited, and may belong to another task now.
   local judged = record.lock and record.lock.verdict == 'run'
@@ -105,10 +95,10 @@ end
 
 -- Lanes for which the caller had no slot are ready for all workers.
 local function cool_down()
-  for lane, ticket in pairs(state.hot) do
+  for lane in pairs(state.hot) do
     state.hot[lane] = nil
     local entry = load_lane(lane)
-    make_ready(lane, entry, ticket)
+    make_ready(lane, entry, first_of(lane))
     save_lane(lane, entry)
     touch(entry.at)
   end

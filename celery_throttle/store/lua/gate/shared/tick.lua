@@ -50,6 +50,7 @@ local function reap_all(leases)
     elseif kind == 'task' then time_came(name)
     elseif kind == 'lock' then go_on_with(name)
     elseif kind == 'limit' then go_on_after(limit_of(name), name)
+    elseif kind == 'moment' then moment_over(name)
     end
     if next(state.unsettled) then settle() end
   end
