@@ -30,6 +30,8 @@ def check_order(world: World, before: Content, granted: list[str], permits: dict
     for task, record in now.items():
         if record.get("nonce") not in granted or was.get(task, {}).get("nonce") == record["nonce"]:
             continue
+        if (record.get("lock") or {}).get("verdict", "run") != "run":
+            continue  # it gets no permit: its worker tells what became of it
         for other, waits in now.items():
             if other not in was or not record["needs"] or not (_waits(waits) and _waits(was[other])):
                 continue

@@ -195,7 +195,7 @@ def _at_sites(plain: Config, count: int) -> dict[str, Config]:
             for i in range(count)
         )
 
-    fair = {"api": "1", "gpu": '{"permits":1,"per":"host","fair":true}'}
+    fair = {"api": "1", "gpu": '{"permits":1,"per":"host","fair":1}'}
     costs = {"api": "1", "gpu": '{"permits":2,"per":"host"}'}
     share = {"api": "1", "half": '{"permits":0,"per":"worker","share":0.5}'}
     half = "1:half\x1f\x1dworker"

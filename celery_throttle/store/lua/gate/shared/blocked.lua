@@ -6,9 +6,9 @@
 local function blocked_at(need, task, record)
   local bucket = need.bucket
   local room, wait_ms = room_for(need)
-  if not room or barred(bucket, task, record.ticket) then return true, wait_ms end
+  local own = place_at(bucket, record)
+  if not room or barred(bucket, task, own) then return true, wait_ms end
   local _, rank = first_at(bucket)
-  local own = rule_of(bucket).fair and record.place or record.ticket
   -- Tasks that wait only for a rate do not come before a task whose start is booked.
   local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
   return rank and rank < ordered(own) and not has_start, 0
