@@ -101,4 +101,6 @@ class Bell:
 
     def _counts(self, hint: str) -> bool:
         kind, _, name = hint.partition(" ")
-        return name == self._queue if kind == "ready" else kind == "site" and self._sites.has(name)
+        if kind == "ready":
+            return name == self._queue
+        return kind == "due" or (kind == "site" and self._sites.has(name))

@@ -18,7 +18,7 @@ __all__ = ["Arrival", "Delivery", "DeliveryChange", "Exchange"]
 
 @lru_cache(maxsize=64)
 def _written(queues: tuple[str, ...]) -> str:
-    return written(queues)
+    return written(sorted(queues))
 
 
 class Delivery(NamedTuple):

@@ -343,7 +343,6 @@ class Gate:
         again = [run for run in runs if run in self.held]
         for run in again:
             run.asks = True
-
         self.held.pause(again, State.STORE_REFUSES, PAUSE, self.held.wait_first)
 
     def answered(self, reply: Reply, group: str) -> None:
@@ -355,10 +354,13 @@ class Gate:
             self._admission.close(bucket, calls)
         if reply.more:
             self._more_waits(calls)
-        at = monotonic() + reply.wait
-        if reply.wait and (calls.look_at is None or at < calls.look_at or calls.look_at < monotonic()):
+        self._look_after(reply.wait, calls)
+
+    def _look_after(self, seconds: float, calls: Calls) -> None:
+        at = monotonic() + seconds
+        if seconds and (calls.look_at is None or at < calls.look_at or calls.look_at < monotonic()):
             calls.look_at = at
-            self._timekeeper.later(reply.wait, lambda: self._loop.post(self._look_now, at, calls))
+            self._timekeeper.later(seconds, lambda: self._loop.post(self._look_now, at, calls))
 
     def hint(self, text: str, group: str) -> None:
         """See `Decisions`."""
@@ -368,6 +370,8 @@ class Gate:
             self._more_waits(calls)
         elif kind == "line":
             self._admission.close(self._tasks.sites.bind(name), calls)
+        elif kind == "due" and name.isdecimal():  # any client may publish
+            self._look_after(max(int(name[:9]), 1) / 1000, calls)
 
     def _more_waits(self, calls: Calls) -> None:
         calls.hungry = True

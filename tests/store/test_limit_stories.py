@@ -491,8 +491,8 @@ a raised limit wakes the queue whose turn it is, and then the next:
     take t1; park t2 t3; stranger: park t4; park t5 on=gpu2:1 queue=other; listen; deploy gpu:4; ready = q
     look slots=3 = t2, t3; ready = q2; stranger: look slots=2 = t4
 a raised override wakes every queue in turn:
-    arrive t0 t1 t2 t3 on=api:2; stranger: park there on=api:2; listen; say api override 4; hints = line api, ready q
-    look slots=9 = t2, t3; say api override 5 = 1; stranger: look slots=9 = there
+    arrive t0 t1 t2 t3 on=api:2; stranger: park there on=api:2; listen; say api override 4
+    hints = line api, ready q, due 100; look slots=9 = t2, t3; say api override 5 = 1; stranger: look slots=9 = there
 a limit that is not raised sends no hint [2 | 1]:
     take t1 t2 on=gpu2:2; park t3 on=gpu2:2; listen; deploy gpu2:*; ready = -
 a lost lease wakes the queue whose turn it is, and no other:

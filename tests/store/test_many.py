@@ -101,6 +101,23 @@ def test_the_oldest_of_many_queues_starts_first(worker: Caller, redis: Redis) ->
     assert served == [f"t {queue}" for queue in order]
 
 
+def test_the_cost_of_a_call_does_not_grow_with_the_queues_of_the_worker(worker: Caller, redis: Redis) -> None:
+    """Of 300 queues one has a line that can start, and so has a queue of others."""
+    gpu, costs = Limit("gpu", 1), []
+    for count in (1, 300):
+        redis.flushall()
+        many = Caller(redis, f"m{count}", *[f"q{number:03d}" for number in range(count)])
+        for queue in ("q000", "r"):
+            worker.put(f"t {queue}", Limit(f"of {queue}", 1), queue=queue)
+        worker.take("held", gpu)
+        worker.put("waits", gpu)
+        many.look(0)
+        with commands(redis) as calls:
+            assert started(many.look(2)) == ("t q000",)
+        costs.append(sum(calls.values()))
+    assert costs[1] <= costs[0] + 1, "one more look finds that none of the other queues has a line"
+
+
 def test_many_keys_under_a_rate_start_when_they_are_due(worker: Caller, redis: Redis) -> None:
     """1500 of them, each with one start just over, and one task that waits for the next."""
     limit = Limit("mail", rate="1/h", key="who")

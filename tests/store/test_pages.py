@@ -17,7 +17,9 @@ from celery_throttle.store.scripts import Call, execute
 from celery_throttle.worker.runs import Content, Run
 from celery_throttle.worker.store_side.declaring import declare_in_pages
 from celery_throttle.worker.store_side.outbox import Outbox
+from tests.store.caller import ended
 from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, check, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
@@ -201,3 +203,38 @@ def test_a_page_of_lost_holders_is_bounded(worker: TermsCaller, redis: Redis) ->
     assert link.commands < MOST_COMMANDS
     assert not peek(redis).used
     check(peek(redis))
+
+
+# -- identity locks ----------------------------------------------------------------------------------------------------
+
+MANY = 12
+
+
+@pytest.mark.parametrize("outcome", ["done", "ignored"])
+def test_many_locks_that_end_at_once_move_few_duplicates_a_call(outcome: str, redis: Redis) -> None:
+    """The calls that follow move on the others."""
+    once = LockCaller(redis, "dddddddd", "q")
+    firsts = []
+    for number in range(MANY):
+        plan = plan_of(f"i{number}")
+        firsts.append(once.start(f"f{number}", plan))
+        once.exchange(parked=[once.parcel(f"d{number}.{other}", None, lock=plan.spec) for other in range(90)])
+    with commands(redis) as made:
+        once.exchange(ended=[ended(first.run, outcome) for first in firsts])
+    longest, calls = sum(made.values()), 1
+    while waits_for_first(redis):
+        with commands(redis) as made:
+            once.look(0)
+        longest, calls = max(longest, sum(made.values())), calls + 1
+        assert calls < 100
+    assert longest < MOST_COMMANDS
+    assert not peek(redis).awaited
+    check(peek(redis))
+
+
+def waits_for_first(redis: Redis) -> bool:
+    """Return whether a duplicate still waits for the task that has ended."""
+    return any(
+        record.lock.get("first", "").startswith("f") and record.verdict == "follow"
+        for record in peek(redis).parked.values()
+    )

@@ -5,7 +5,7 @@
 --   worker    its name
 --   number    of the call
 --   slots     how many parked tasks the worker takes
---   queues    that the worker serves
+--   queues    that the worker serves, in the order of their bytes
 --   birth     of the data that the worker has declared its limits to
 --   clock_ms  when the call was built, by the clock of the worker
 --   sites     for each kind of sites that the worker has, \29 kind -> \29 kind=site, see shared/sites.lua

@@ -8,6 +8,4 @@ redis.call('ZREM', LEASES, '')
 local last = refresh_limit(limit, after)
 settle()
 hint_ready()
--- A worker that looks gets the time of the next start; no other call comes at the end of a pause.
-for queue in pairs(state.later) do hint('ready ' .. queue) end
 return last

@@ -11,9 +11,10 @@ local function is_awaited(first)
   return record_of(first).awaited ~= nil
 end
 
-local function one_less_awaited(first)
+local function less_awaited(first, by)
   local record = record_of(first)
-  record.awaited = record.awaited > 1 and record.awaited - 1 or nil
+  local left = (record.awaited or 0) - by
+  record.awaited = left > 0 and left or nil
   forget_end(first, record)
   mark_changed(first)
 end

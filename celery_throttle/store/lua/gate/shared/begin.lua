@@ -20,6 +20,7 @@
 --                           'moment:' and 'passed:', see site_turns.lua
 --                           'task:' and a task: when its wait ends, or its pause before it begins again
 --                           'lock:' and the name of lanes that wait for a lock: go on with their tasks
+--                           'concluded:' or 'lost:', an identity, ':' and a task: the same, with its outcome
 --                           'limit:' and a bucket of a limit: look at the buckets of the limit after it
 -- KEYS[13] locks      HASH  identity -> identity lock (see locks.lua)
 -- KEYS[14] rates      HASH  bucket -> the end of the bookings of its rates (see rates.lua)
@@ -48,6 +49,8 @@
 --                     'ready' and a queue: its workers can start a task
 --                     'line' and a bucket: it has a line now, or a new override
 --                     'site' and a site, or a kind of sites: it has room again
+--                     'due' and a number: look after so long (ms), because a script that answers no
+--                     worker has added work that is due then
 --                     'birth' and when this data began: holders of permits renew them now
 -- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; then its own arguments.
 local LIMITS, OVERRIDES, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -81,11 +84,12 @@ local LEASE_MS = tonumber(ARGV[1])
 -- rules: the rule of each bucket, see permits.lua
 -- touched: buckets to look at
 -- looks: how many more buckets and lanes this call looks at (see ready.lua)
+-- moves: how many more tasks this call moves on that waited for a lock, or are due
+-- due: when the first work is due that this call has added to KEYS due (ms)
 -- ready: lanes that became ready
 -- was_ready: buckets and queues that had a ready lane before
 -- hot: lanes that are ready for the caller alone, with the ticket of the first task
 -- began: buckets that had no line before
--- later: queues in which a task can start after some time
 -- records: records of tasks, as read or changed
 -- changed: tasks whose records are to be written
 -- packed: records as text
@@ -96,6 +100,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- shapes: see shapes.lua
 -- unsettled: see unsettled.lua
 -- The other fields are set on first use:
+-- stocked: queues of the worker in which a lane may be ready, as a list and as a set
 -- sections: the sections of KEYS ready in the queues of the worker, as read
 -- refused: buckets of sites that an older task needs more of
 -- waits: buckets of sites, and when they may have room (ms)
@@ -114,10 +119,10 @@ local LEASE_MS = tonumber(ARGV[1])
 -- wrong: the findings of mend.lua
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, away_ms = 0, queues = {}, serves = {},
-  slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
+  slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
   confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,
-  locks = {}, unsettled = {},
+  moves = 60, locks = {}, unsettled = {},
 }
 
 local next_argument = 1

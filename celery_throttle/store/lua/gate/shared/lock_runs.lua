@@ -130,7 +130,7 @@ end
 -- A duplicate will not ask for the outcome of its first task.
 local function will_not_ask(identity, first)
   if first == '' then return end
-  if is_awaited(first) then return one_less_awaited(first) end
+  if is_awaited(first) then return less_awaited(first, 1) end
   local lock = load_lock(identity)
   if lock and lock.task == first and lock.awaited > 0 then
     lock.awaited = lock.awaited - 1

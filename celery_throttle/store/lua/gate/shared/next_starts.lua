@@ -3,7 +3,7 @@
 -- Return the lane with the oldest task that is ready in the queues and for the sites of the caller.
 local function oldest_ready()
   local oldest, oldest_ticket, listed
-  for _, section in ipairs(state.sites and sections_here() or state.queues) do
+  for _, section in ipairs(state.sites and sections_here() or stocked_queues()) do
     local from, last = '[' .. section .. '\0', '(' .. section .. '\1'
     local found = state.oldest[section]
     found = found or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''

@@ -18,12 +18,8 @@ local function refresh(bucket)
   repeat
     local lane, rank, member = first_at(bucket, after)
     if not lane then return end
-    local what, queue = parts_of(lane)
-    local room, wait_ms = room_for(need_of(what, bucket))
-    if wait_ms > 0 then
-      again_at(bucket, NOW + wait_ms)
-      state.later[queue] = true
-    end
+    local room, wait_ms = room_for(need_of(parts_of(lane), bucket))
+    if wait_ms > 0 then again_at(bucket, NOW + wait_ms) end
     if not room then return end
     local entry, first = load_lane(lane), first_of(lane)
     if entry.at ~= bucket or entry.rank ~= rank or not first then return not_listed(lane, bucket, member) end
@@ -83,5 +79,5 @@ local function go_on_after(limit, after)
     again_at(limit, NOW)
     last = limit
   end
-  if last ~= '' then redis.call('ZADD', DUE, NOW, 'limit:' .. last) end
+  if last ~= '' then make_due('limit:' .. last, NOW) end
 end

@@ -39,6 +39,7 @@ local function make_ready(lane, entry, first)
   local member, section, has_sites = ready_member(lane, first.ticket, entry.place)
   entry.ticket, state.oldest[section] = first.ticket, nil
   redis.call('ZADD', READY, 0, member)
+  note_stocked(queue)
   if has_sites then
     state.sections = nil
     for _, head in ipairs(changed_site_heads(lane, entry)) do redis.call('ZADD', HEADS, 0, head) end

@@ -35,7 +35,7 @@ end
 local function sections_here()
   if not state.sections then
     state.sections = {}
-    for _, queue in ipairs(state.queues) do find_sections(queue) end
+    for _, queue in ipairs(stocked_queues()) do find_sections(queue) end
   end
   local here = {}
   for _, section in ipairs(state.sections) do

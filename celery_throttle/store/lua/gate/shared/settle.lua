@@ -3,7 +3,7 @@
 -- finds the consequences of those before it.
 
 local function settle_one(rule, ...)
-  if rule == 'waiting' then return each_goes_on(...) end
+  if rule == 'waiting' then return each_waits_no_more(...) end
   if rule == 'concluded' then return followers_conclude(...) end
   if rule == 'all waiting' then return all_go_on(...) end
   if rule == 'make way' then return make_way(...) end

@@ -117,4 +117,6 @@ local function hint_ready()
     if first_at(bucket) then hint('line ' .. bucket) end
   end
   if state.freed then hint_sites() end
+  -- A worker gets the time with the answer to its own call.
+  if state.due and state.worker == '' then hint('due ' .. math.max(math.ceil(state.due - NOW), 0)) end
 end

@@ -43,12 +43,17 @@ local function reap_all(leases)
   if next(state.unsettled) then settle() end
   if not any_parked() then return end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
+    if state.moves <= 0 then break end
     local kind, name = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', DUE, member)
+    state.moves = state.moves - 1
     if kind == 'bucket' then touch(name)
     elseif kind == 'lane' then take_back(name, load_lane(name))
     elseif kind == 'task' then time_came(name)
     elseif kind == 'lock' then go_on_with(name)
+    elseif kind == 'concluded' or kind == 'lost' then
+      local identity, first = string.match(name, '^([^:]*):(.*)$')
+      followers_conclude(identity, first, kind == 'lost' and 1 or nil, true)
     elseif kind == 'limit' then go_on_after(limit_of(name), name)
     elseif kind == 'moment' then moment_over(name)
     end

@@ -34,8 +34,14 @@ local function touch(bucket)
   end
 end
 
+-- Add work to KEYS due.
+local function make_due(member, ms)
+  local is_earlier = redis.call('ZADD', DUE, 'LT', 'CH', ms, member) == 1
+  if is_earlier then state.due = math.min(state.due or ms, ms) end
+end
+
 local function again_at(bucket, ms)
-  redis.call('ZADD', DUE, 'LT', ms, 'bucket:' .. bucket)
+  make_due('bucket:' .. bucket, ms)
 end
 
 -- A task has lost its lock without an outcome. One of the tasks that waited gets the lock, and the others
