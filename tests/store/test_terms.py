@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter
 
@@ -15,7 +16,7 @@ from celery_throttle.store.exchange import Arrival
 from celery_throttle.store.exchange_reply import Grant
 from tests.primitives.faults import StoreClock
 from tests.store.caller import started
-from tests.store.peek import KEY, peek
+from tests.store.peek import KEY, change, peek
 from tests.store.terms_caller import TermsCaller, terms, used
 from tests.support.waiting import until
 
