@@ -147,17 +147,17 @@ class Throttling:
         if self.loop.threaded:  # the worker is closing
             return
         results, hub, until = self._slots.results(self._hub), Hub(Timer()), monotonic() + _NO_BROKER_TURNS
-        self.loop.move(hub)
-        results.read_on(hub)
         try:
+            self.loop.move(hub)
+            results.read_on(hub)
             self.gate.timer_lost()
             self.loop.pump()
             while (results.half_read or any(group.busy for group in self.groups)) and monotonic() < until:
                 hub.run_once()
         finally:
-            results.leave(hub)
-            self.loop.move(self._hub)
+            self.loop.move(self._hub)  # first: an error must not leave the gate on a hub that takes no more turns
             self.gate.timer_lost()
+            results.leave(hub)
             hub.close()
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from celery_throttle.control import remote_step
 from celery_throttle.control.remote_step import Remote
 from celery_throttle.version import versions
 from celery_throttle.worker.loop import Loop
+from celery_throttle.worker.wiring import Throttling
 from tests.support.waiting import until
 
 
@@ -177,3 +179,22 @@ def test_unexpected_error_is_left_to_celery(turning: Loop, monkeypatch: pytest.M
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             answers.steer("a", {})
+
+
+@pytest.mark.parametrize("broken", ["read_on", "leave"])
+def test_loop_is_back_on_its_hub_after_a_turn_without_broker_that_fails(hub: Hub, loop: Loop, broken: str) -> None:
+    """A pipe of the pool was closed since it was listed, or no descriptor is left."""
+
+    def part(name: str) -> Any:
+        def act(_: Hub) -> None:
+            if name == broken:
+                raise OSError(9, "Bad file descriptor")
+
+        return act
+
+    results = SimpleNamespace(read_on=part("read_on"), leave=part("leave"), half_read=False)
+    slots, gate = SimpleNamespace(results=lambda _: results), SimpleNamespace(timer_lost=lambda: None)
+    worker: Any = SimpleNamespace(loop=loop, groups=[], gate=gate, _slots=slots, _hub=hub)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Throttling._turn_without_broker(worker)
+    assert loop.hub is hub
