@@ -205,7 +205,7 @@ class Verdict:
             # way to one or run there: their ends are neither seen nor acknowledged.
             return "its worker was told to end before it had heard that the run began"
         if self._stopped_without_store(run):
-            return "its worker was told to end, and could not tell the store"
+            return "its worker was stopped, and could not report to the store"
         return self._lease_lost(run)
 
     def _stopped_without_store(self, run: Run) -> bool:

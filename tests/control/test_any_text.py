@@ -1,4 +1,4 @@
-"""Text of any kind through every way into the store: it is taken, or is a mistake of the caller, and stops nobody."""
+"""Text of any kind by every way into the store: it is taken, or is a mistake of the caller, and stops no worker."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from celery_throttle.store.reading import UnreadableReply
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.store.servers.primary import elsewhere
 from celery_throttle.worker.store_side.connecting import Attempt
+from celery_throttle.worker.user_code import safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +53,6 @@ def call_back(callback: Callable[[Any], object], reply: Any) -> None:
         raise
     except Exception:
         logger.exception("celery_throttle: error in %r", callback)
-
-
-def _safely(function: Callable[..., object], *args: Any) -> None:
-    try:
-        function(*args)
-    except Exception:
-        logger.exception("celery_throttle: error in %r", function)
 
 
 class Wire:
@@ -155,7 +149,7 @@ class Wire:
         except Exception as error:
             logger.exception("celery_throttle: a new connection to the store cannot be used")
             self._lost(error)
-            _safely(self._unreachable, error)
+            safely(self._unreachable, error)
 
     def _stand(self, connection: Any) -> None:
         self._connection, self.since = connection, monotonic()
@@ -168,7 +162,7 @@ class Wire:
 
     def _failed(self, error: Exception) -> None:
         self._rest()
-        _safely(self._unreachable, error)
+        safely(self._unreachable, error)
 
     def _rest(self) -> None:
         """Let some time go by before the next attempt.
@@ -193,8 +187,8 @@ class Wire:
         """Drop a connection that broke, to connect again; fail the calls that wait on it."""
         if self._connection is not None:
             self._rest()
-            _safely(self._drop)
-            _safely(self._broken, error)
+            safely(self._drop)
+            safely(self._broken, error)
 
     def _write(self, packed: bytes) -> None:
         """Send a packed command as the network takes its bytes, or find that the connection is gone.
